@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from disks.effects import make_directory, remove_file
-from disks.host.database_transaction import transaction
+from disks.host.database import transaction
 from disks.stores.base import ObjectInfo
 from oplog.errors import FrostlineError
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from backup.format.header import LeftOut, NotHeld
+from backup.format.names import parse_header_key
 from tiering.config.units import counted
 
 if TYPE_CHECKING:
@@ -126,8 +127,6 @@ class ShownBackup(BackupRow, frozen=True, kw_only=True):
 
 def backup_row(listed: Listed) -> BackupRow:
     """Of a backup in whatever state it is."""
-    from backup.format.names import parse_header_key
-
     if listed.header is not None:
         made = listed.header
         return BackupRow(

@@ -9,7 +9,7 @@ with Store.open() as store, Repository.open("s3://backups/frostline", config=sto
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -33,7 +33,6 @@ from backup.recover.recover import restore
 from backup.recover.request import RestoreRequest, RestoreResult
 from backup.repository_location import APART, repository_config
 from backup.retention.collect import collect
-from backup.retention.pins import release_left
 from backup.retention.prune import PruneRequest, PruneResult, drop, prune, retained
 from backup.retention.rules import CLOCKS_DIFFER
 from backup.storage import BrokenBackup, Storage
@@ -351,3 +350,24 @@ class Repository:
             return open_store(repository, limiter=self._limiter)
 
         return PinnedBuckets(opened)
+
+
+def release_left(storage: Storage, buckets: Iterable[ObjectStore]) -> None:
+    """Release the pins of this repository's backups that are neither there nor being made."""
+    here = f" in {storage.name}"
+    found = [
+        (bucket, pin.name)
+        for bucket in buckets
+        for pin in pins.list_pins(bucket)
+        if pin.until is None and pin.holder.endswith(here)
+    ]
+    if not found:
+        return
+    # In this order: a backup is marked before it pins, and its mark stays until its header is there.
+    begun = {mark.id for mark in storage.unfinished(())}
+    headers, broken = storage.headers()
+    known = {pin_name(backup) for backup in (*begun, *(header.id for header in headers))}
+    unreadable = [item.key for item in broken]
+    for bucket, name in found:
+        if name not in known and not any(name.removeprefix(pin_name("")) in key for key in unreadable):
+            pins.release(bucket, name)

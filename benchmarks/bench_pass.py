@@ -28,8 +28,8 @@ import pyarrow as pa
 from benchmarks.bench_catalog import COLUMNS, FIRST, TABLE, fill, part
 from benchmarks.bench_daemon import resident_bytes
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, scratch
-from disks.bucket_disk import BucketDisk
 from disks.config import ObjectDiskConfig
+from disks.contracts.bucket_disk import BucketDisk
 from disks.registry import LOOK_SECONDS
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.kinds import Inserted

@@ -46,8 +46,8 @@ config = ObjectDiskConfig(url=(root / "bucket").as_uri() + "/")
 remote, start = {}, 0.0
 with ExitStack() as stack:
     if master != "here":
-        from spark_tiering.spark_runner import SparkRunner
-        from spark_tiering.session import spark_session
+        from spark_tiering.running.spark_runner import SparkRunner
+        from spark_tiering.running.session import spark_session
         began = time.perf_counter()
         base = embedded(root / "spark")
         conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}

@@ -31,8 +31,8 @@ import json, sys, time
 from pathlib import Path
 from benchmarks.spark_data import TABLE, imported
 from disks.stores.address import StoreAddress
-from spark_tiering.spark_runner import SparkRunner
-from spark_tiering.session import spark_session
+from spark_tiering.running.spark_runner import SparkRunner
+from spark_tiering.running.session import spark_session
 from tiering.merge.cold.job import Workers
 from tiering.config.reading import load
 from tiering.engine.store import Store

@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from benchmarks.bench_replicas import NAMES, TABLE, Node, definition, rows
 from benchmarks.bench_replicas import config as plain_config
 from benchmarks.measure import Figure, bound_figure, paired, ratio_figure, report, scratch, timed
-from disks.bucket_disk import BucketDisk
 from disks.config import ObjectDiskConfig
+from disks.contracts.bucket_disk import BucketDisk
 from disks.kinds import as_disk
 from disks.stores.wrappers.metered import MeteredStore
 from tests.servers import Server, rclone, zookeeper

@@ -1,9 +1,8 @@
 """The contract of a disk: a tree of immutable files that changes only by atomic transactions.
 
 Every disk and wrapper passes `tests/contract/test_disk*.py`; `disks/memory.py`, a dict, is its specification.
-What only some disks have is a class of its own, and `disks.kinds.as_disk` asks for it, also through wrappers: a log or
-objects in a bucket (`disks/bucket_disk.py`), a directory of this machine (`disks/directory_disk.py`), an id
-(`disks/identified_disk.py`).
+What only some disks have is a class of its own in `disks/contracts/`, and `disks.kinds.as_disk` asks for it, also
+through wrappers: a log or objects in a bucket, a directory of this machine, an id.
 Paths are relative, `/`-separated, UTF-8, without empty, `.` or `..` segments or control characters (`check_path`).
 A file never changes; a path may be removed and created again. Directories exist while a file is below them.
 """

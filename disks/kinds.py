@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import UsageError
 from oplog.stamps import KeptStamp

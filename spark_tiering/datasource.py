@@ -43,7 +43,7 @@ from oplog.errors import FrostlineError, Refused, UsageError
 from spark_tiering.arrow_types import spark_schema, unknown_names
 from spark_tiering.error_hints import errors_with_hints
 from spark_tiering.package import shares_python, ship_code
-from spark_tiering.read_options import (
+from spark_tiering.reading.read_options import (
     STREAM_HINT,
     STREAM_WITHOUT_END,
     ReadOptions,
@@ -222,7 +222,7 @@ class FrostlineSource(DataSource):
 
     def _table(self, asked: ReadOptions) -> TableDefinition:
         from spark_tiering.changes.planning import check_changes
-        from spark_tiering.scan_planning import read_definition
+        from spark_tiering.reading.scan_planning import read_definition
 
         if self._definition is None:
             self._definition = read_definition(asked) if asked.changes_since is None else check_changes(asked)

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from spark_tiering.changes.planning import Until, latest, plan_batch
 from spark_tiering.error_hints import errors_with_hints
-from spark_tiering.read_options import ReadOptions
+from spark_tiering.reading.read_options import ReadOptions
 from spark_tiering.table_reader import FrostlineReader, shares_of
 from tiering.table.schema import TableDefinition
 

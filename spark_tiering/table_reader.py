@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_tiering.error_hints import errors_with_hints
-from spark_tiering.read_options import ReadOptions
+from spark_tiering.reading.read_options import ReadOptions
 from tiering.table.pruning import Predicate
 from tiering.table.schema import TableDefinition
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from spark_tiering.scan_planning import Piece, PlannedScan
+    from spark_tiering.reading.scan_planning import Piece, PlannedScan
 
 
 @dataclass
@@ -51,14 +51,14 @@ class FrostlineReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         from spark_tiering.changes.planning import plan_changes
-        from spark_tiering.scan_planning import plan_scan
+        from spark_tiering.reading.scan_planning import plan_scan
 
         with errors_with_hints():
             plan = plan_scan if self._asked.changes_since is None else plan_changes
             return shares_of(plan(self._asked)) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from spark_tiering.reader import Projection, read_share
+        from spark_tiering.reading.reader import Projection, read_share
 
         if not isinstance(partition, Share):
             return

@@ -1,9 +1,11 @@
-"""The network between us and an S3 server, for tests that take it away: a forwarder on loopback."""
+"""The network between us and an S3 server, for tests that take it away and measurements that make it longer: a
+forwarder on loopback."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
@@ -12,7 +14,11 @@ from urllib.parse import urlsplit
 class Line:
     """Forwards to a server. `cut` refuses connections and breaks those that exist; `mend` listens again."""
 
-    def __init__(self, endpoint_url: str) -> None:
+    def __init__(self, endpoint_url: str, *, delay_seconds: float = 0) -> None:
+        """`delay_seconds`: so long each request is on its way."""
+        self._delay_seconds = delay_seconds
+        self.requests = 0
+        """Those that were delayed."""
         parts = urlsplit(endpoint_url)
         self._server = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._open: set[socket.socket] = set()
@@ -68,12 +74,20 @@ class Line:
                     server.close()
                     return
                 self._open |= {client, server}
+            asked = threading.Event()
             for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, target, asked, source is client), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, asked: threading.Event, is_request: bool) -> None:
         with suppress(OSError):
-            while data := source.recv(1 << 16):
+            while data := source.recv(1 << 18):
+                if self._delay_seconds and is_request and not asked.is_set():  # the first bytes of a request
+                    asked.set()
+                    with self._lock:
+                        self.requests += 1
+                    time.sleep(self._delay_seconds)
+                elif not is_request:
+                    asked.clear()
                 target.sendall(data)
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
@@ -82,9 +96,9 @@ class Line:
 
 
 @contextmanager
-def line_to(endpoint_url: str) -> Iterator[Line]:
+def line_to(endpoint_url: str, *, delay_seconds: float = 0) -> Iterator[Line]:
     """A line that is up; cut at the end."""
-    line = Line(endpoint_url)
+    line = Line(endpoint_url, delay_seconds=delay_seconds)
     try:
         yield line
     finally:

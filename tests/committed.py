@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from oplog.kinds import Dropped, Inserted
 
 

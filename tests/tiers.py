@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from tiering.query.query import PartsFor, parts_for
 from tiering.table import part as part_format
 from tiering.table import schema as table_format
 from tiering.table.columns.types import arrow_schema
-from tiering.table.part import PART_FILE, Part
+from tiering.table.part import PART_FILE, DataFile, Part
 from tiering.table.schema import TABLE_FILE, Column, TableDefinition
 from tiering.table.transforms import apply_transform, partition_id, partition_values_json
 
@@ -74,9 +74,15 @@ def put_table(context: Context, definition: TableDefinition) -> None:
 
 
 def put_part(
-    context: Context, definition: TableDefinition, disk_name: str, rows: pa.Table, block: int
+    context: Context,
+    definition: TableDefinition,
+    disk_name: str,
+    rows: pa.Table,
+    block: int,
+    described: Callable[[DataFile], DataFile] = lambda file: file,
 ) -> list[StoredPart]:
-    """Write the rows as parts of one block number, one a partition, on the disk; refreshes the catalog."""
+    """Write the rows as parts of one block number, one a partition, on the disk; refreshes the catalog. `described`:
+    what `part.json` says of a file, such as less, as an older version did."""
     rows = rows.cast(arrow_schema(definition)).sort_by([(name, "ascending") for name in definition.order_by])
     disk = context.disk(disk_name)
     names = []
@@ -84,7 +90,7 @@ def put_part(
         name = f"{partition}_{block}_{block}_0"
         with disk.transaction(Inserted()) as transaction:
             directory = transaction.scratch()
-            files = write_part_files([table], definition, directory)
+            files = tuple(map(described, write_part_files([table], definition, directory)))
             part = Part(
                 table=definition.uuid,
                 name=name,

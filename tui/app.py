@@ -21,10 +21,11 @@ from textual.containers import Container
 from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import ModalScreen, Screen
+from textual.theme import BUILTIN_THEMES
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from oplog.errors import Refused
+from oplog.errors import Refused, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.config.escaping import visible
 from tui.actions.action import Action, NothingToDo
@@ -34,19 +35,19 @@ from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
 from tui.screens.list_view import ListView
 from tui.screens.overview import Overview, bar
-from tui.screens.replicas import Replicas
 from tui.screens.sql import Sql
-from tui.screens.storage import Disks, Parts, Tables
+from tui.screens.storage import Disks, Parts, Replicas, Tables
 from tui.screens.view import View
 from tui.screens.work import Jobs, Moves, Policy
 from tui.source import Source, fingerprint, state_of_disks
 from tui.widgets.as_of import AsOf
-from tui.widgets.ascii import Ascii
-from tui.widgets.plain import Plain, error_lines
+from tui.widgets.grid import Grid
+from tui.widgets.plain import Ascii, Plain, error_lines
 from tui.widgets.tabs import TabLine
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
+
 
 VIEWS: tuple[tuple[str, type[View]], ...] = (
     ("1", Overview),
@@ -458,3 +459,20 @@ def elsewhere(views: Iterable[type[View]], here: View | None, keys: Mapping[str,
             continue
         for choice in view.choices:
             yield ActionElsewhere(view.name_, choice.title, keys.get(choice.id, choice.key).replace(",", " or "))
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `UsageError` for a theme or a key that there is not, with those that there are."""
+    themes = sorted(BUILTIN_THEMES)
+    if settings.theme and settings.theme not in themes:
+        raise UsageError(f"dashboard.theme: no such theme: {settings.theme!r}", hint=f"one of: {', '.join(themes)}")
+    places: tuple[Any, ...] = (Dashboard, Grid, *(view for _, view in VIEWS))
+    known = sorted({binding.id for place in places for binding in _bindings(place) if binding.id})
+    if unknown := sorted(set(settings.keys) - set(known)):
+        raise UsageError(f"dashboard.keys: unknown key action {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
+
+
+def _bindings(owner: Any) -> Iterable[Binding]:
+    return (
+        binding for kind in owner.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
+    )

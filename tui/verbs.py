@@ -104,16 +104,14 @@ def _serve(session: Session, port: int) -> None:
 
 def _check(session: Session) -> None:
     """What each viewer would only find in the browser."""
-    from tui.app import Settings
-    from tui.names import check_settings
+    from tui.app import Settings, check_settings
 
     dashboard = session.config.dashboard
     check_settings(Settings(session.config.state_directory, theme=dashboard.theme, keys=dashboard.keys))
 
 
 def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
-    from tui.app import Dashboard, Settings
-    from tui.names import check_settings
+    from tui.app import Dashboard, Settings, check_settings
     from tui.source import Source
     from tui.terminal import TerminalDriver, ended_by
 

@@ -19,7 +19,7 @@ import msgspec
 from backup.format import names
 from backup.format.header import UnfinishedBackup
 from backup.storage import Storage
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import fsync_directory, remove_tree, replace_file
 from disks.host.clean_up import clean_up_owed
 from disks.host.locks import OwnedDirectory, abandoned, sweep

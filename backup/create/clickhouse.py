@@ -21,7 +21,7 @@ from backup.create.tree import PlacedFile, TreePart, listed_parts
 from backup.format import packs
 from backup.format.lists import TreeList
 from backup.scope import Scope
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from disks.effects import op, remove_file
 from disks.kinds import as_disk
 from disks.stores.base import ByteRange

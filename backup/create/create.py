@@ -53,8 +53,8 @@ from backup.format.header import (
 from backup.format.lists import BlockRange, KeptPolicy, PartitionEntry, PartitionList, PinnedPart, TableList, TreeList
 from backup.format.names import Ref
 from backup.storage import Storage
-from disks.bucket_disk import BucketDisk, LoggedDisk
 from disks.config import ObjectDiskConfig
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.effects import make_directory
 from disks.host.locks import try_file_lock
 from disks.kinds import as_disk, identity_of

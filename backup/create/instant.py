@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from backup.format.header import LeftOut
 from backup.scope import Scope
 from disks.base import Disk, list_each
-from disks.bucket_disk import BucketDisk, LoggedDisk
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.effects import make_directory, op, remove_tree
 from disks.kinds import as_disk
 from disks.stores.base import ByteRange

@@ -21,7 +21,7 @@ from backup.create.request import (
     table_words,
 )
 from backup.storage import Storage
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from tiering.catalog.context import Context
 from tiering.table.part import PART_FILE

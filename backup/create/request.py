@@ -13,7 +13,7 @@ from backup.format import names
 from backup.format.header import BackupHeader, Cold, LeftOut, NotHeld, UnfinishedBackup
 from backup.scope import Scope
 from backup.storage import Storage
-from disks.bucket_disk import ClickHouseLogDisk
+from disks.contracts.bucket_disk import ClickHouseLogDisk
 from disks.kinds import as_disk
 from oplog.entry import now
 from oplog.errors import AlreadyExists, NotFound, Refused

@@ -52,7 +52,6 @@ LATEST = "latest"
 """What a user says for the newest backup; no backup is called so."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_MACHINE = re.compile(r"[a-z0-9-]{1,80}\Z")
 _NONCE = re.compile(r"[0-9a-f]{16}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _CONTENT = re.compile(r"(?:blobs|packs|lists)/([0-9a-f]{2})/(\1[0-9a-f]{62})-([0-9a-f]{16})\Z")
@@ -167,7 +166,3 @@ def is_sha256(text: str) -> bool:
 
 def is_nonce(text: str) -> bool:
     return _NONCE.match(text) is not None
-
-
-def is_machine(text: str) -> bool:
-    return _MACHINE.match(text) is not None

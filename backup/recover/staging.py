@@ -13,7 +13,7 @@ from backup.format.lists import FileEntry, InBucket
 from backup.recover.plan import PlacedEntry, TablePlan
 from backup.recover.reading import BackupReader
 from disks.base import Disk, Transaction
-from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.contracts.bucket_disk import BucketTransaction, LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.wrappers.wrapped import unwrapped
 from disks.workers.parallel import in_parallel

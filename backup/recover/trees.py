@@ -13,7 +13,7 @@ from backup.recover.reading import BackupReader
 from backup.recover.request import RestoredTable, RestoreRequest
 from backup.storage import Storage
 from disks.base import Disk, Transaction
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from disks.kinds import as_disk
 from disks.workers.parallel import in_parallel
 from oplog.errors import AlreadyExists, NotFound

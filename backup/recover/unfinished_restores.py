@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.effects import remove_file
 from disks.host import locks
 from disks.kinds import as_disk

@@ -2,13 +2,11 @@
 
 import typer
 
-from backup.verbs.contents import cat, diff
-from backup.verbs.drilling import drill
-from backup.verbs.listing import list_backups, show
+from backup.verbs.listing import cat, diff, list_backups, show
 from backup.verbs.making import create, delete, init
 from backup.verbs.pruning import gc, prune
 from backup.verbs.restoring import restore
-from backup.verbs.verifying import verify
+from backup.verbs.verifying import drill, verify
 from tiering.cli.frame.verb import new_app, verb
 
 

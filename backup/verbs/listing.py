@@ -1,5 +1,6 @@
-"""`backup list`, `show`."""
+"""`backup list`, `show`, `diff`, `cat`."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from backup.verbs.options import To, opened
 from tiering.cli.frame.output import Cell, counted
 from tiering.cli.frame.session import Session
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from backup.documents import ShownBackup
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 def list_backups(session: Session, to: To = None) -> None:
     """List backups, oldest first, with sizes and the results of verification and drills."""
     from backup.documents import backup_row, drilled_text, verified_text
-    from tiering.config.units import format_size
 
     with opened(session, to) as repository:
         found = repository.backups()
@@ -103,7 +104,6 @@ def _shown(repository: "Repository", entry: "Listed") -> "ShownBackup":
 
 def _print_shown(session: Session, document: "ShownBackup") -> None:
     from backup.documents import drilled_text, verified_text
-    from tiering.config.units import format_size
 
     line = session.output.line
     line(f"backup {document.name} of {document.machine} ({document.id}), taken {document.taken}")
@@ -128,3 +128,38 @@ def _print_shown(session: Session, document: "ShownBackup") -> None:
         line(f"  ClickHouse's: {tree.disk}:{tree.directory}: {counts}")
     if rows or not document.trees:
         session.output.table(["table", "partition", "parts", "rows", "size"], rows)
+
+
+def diff(
+    session: Session,
+    first: Annotated[str, typer.Argument(metavar="A", help="a backup, its id, or latest")],
+    second: Annotated[str, typer.Argument(metavar="B", help="a backup, its id, or latest")],
+    to: To = None,
+) -> None:
+    """Compare two backups: tables and part names. Reads no data."""
+    with opened(session, to) as repository:
+        found = repository.diff(first, second)
+    if session.options.json:
+        session.output.document(found)
+        return
+    line = session.output.line
+    for table in found.tables:
+        line(f"{table.table}: {table.change}")
+        for part in table.parts:
+            sign = "+" if part.change == "added" else "-"
+            line(f"  {sign} {part.part}: {counted(part.rows, 'row')}, {format_size(part.bytes)}")
+    if not found.tables:
+        line(f"backups {found.first} and {found.second} hold the same parts")
+
+
+def cat(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="TABLE/PART/FILE, as 'backup verify' prints it")],
+    to: To = None,
+) -> None:
+    """Write one file of a backup to stdout, after checking its digest."""
+    with opened(session, to) as repository:
+        data = repository.cat(name, path)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

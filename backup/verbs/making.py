@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from backup.verbs.options import Partitions, Tables, To, opened
+from oplog.errors import PartlyDone
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from backup.create.request import CreateResult
@@ -58,7 +60,6 @@ def create(
     """
     from backup.create.request import CreateRequest
     from backup.scope import scope_of
-    from oplog.errors import PartlyDone
 
     store = session.store()
     with opened(session, to) as repository:
@@ -84,8 +85,6 @@ def create(
 
 
 def _print_created(session: Session, made: "CreateResult", where: str) -> None:
-    from tiering.config.units import format_size
-
     line, done = session.output.line, not made.dry_run
     tables, parts, files = (
         counted(made.tables, "table"),

@@ -8,7 +8,8 @@ from backup.verbs.options import To, opened
 from oplog.errors import Refused
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
-from tiering.cli.reports.garbage import GC_AGAIN
+from tiering.cli.reports.garbage import GC_AGAIN, print_rest
+from tiering.config.units import format_size, parse_duration, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from backup.retention.prune import PruneDocument, PruneResult, RepositoryGc
@@ -52,7 +53,6 @@ def prune(
     """
     from backup.retention.prune import PruneRequest, retained
     from backup.retention.rules import KeepRules
-    from tiering.config.units import parse_duration
 
     keep = KeepRules(
         last=keep_last,
@@ -130,7 +130,6 @@ def gc(
 
 def _rules(guard: str, most: str | None, fraction: str, quarantine: str, short: bool, delete: bool) -> "GcRules":
     from disks.garbage.rules import GcRules
-    from tiering.config.units import parse_duration, parse_percent, parse_size
 
     return GcRules(
         guard=parse_duration(guard),
@@ -175,8 +174,6 @@ def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
 
 
 def _print_choices(session: Session, preview: "PruneResult") -> None:
-    from tiering.config.units import format_size
-
     both = [(row, "keep") for row in preview.kept_rows] + [(row, "drop") for row in preview.dropped_rows]
     rows = [
         [row.name, row.machine, row.taken, verdict, "; ".join(row.reasons)]
@@ -189,9 +186,6 @@ def _print_choices(session: Session, preview: "PruneResult") -> None:
 
 
 def _print_gc(session: Session, row: "GcRow") -> None:
-    from tiering.cli.reports.garbage import print_rest
-    from tiering.config.units import format_size
-
     line = session.output.line
     line(f"  referenced  {counted(row.referenced, 'object')} that backups name")
     line(f"  pending     {counted(row.pending, 'object')}: nothing names them yet, but they are recent")

@@ -7,6 +7,7 @@ import typer
 from backup.verbs.options import Partitions, Tables, To, opened
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from backup.recover.request import RestoreRequest, RestoreResult
@@ -75,8 +76,6 @@ def _confirm_drop(session: Session, repository: "Repository", request: "RestoreR
 
 
 def _print_restored(session: Session, result: "RestoreResult") -> None:
-    from tiering.config.units import format_size
-
     line, done = session.output.line, not result.dry_run
     line(f"backup {result.name}: {counted(len(result.tables), 'table')} {'restored' if done else 'to restore'}")
     for item in result.tables:

@@ -1,4 +1,4 @@
-"""`backup verify`."""
+"""`backup verify`, `drill`."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,11 +8,14 @@ from backup.verbs.options import To, opened
 from oplog.errors import UsageError
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
+from tiering.config.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from backup.recover.drill import DrillResult
     from backup.verify.verify import VerifyDocument, VerifyResult
+
 
 ReadData = Annotated[bool, typer.Option("--read-data", help="read all data and compare SHA-256")]
 Subset = Annotated[
@@ -82,8 +85,6 @@ def _verify_document(results: "Sequence[VerifyResult]", name: str | None) -> "Ve
 
 
 def _print_verified(session: Session, result: "VerifyResult") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     how = {"quick": "", "data": f", {format_size(result.read_bytes)} read", "subset": ""}[result.depth]
     if result.depth == "subset":
@@ -93,3 +94,41 @@ def _print_verified(session: Session, result: "VerifyResult") -> None:
     for problem in result.problems:
         others = f"; also in {', '.join(problem.also_in)}" if problem.also_in else ""
         line(f"  {problem.text}{others}")
+
+
+def drill(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")] = "latest",
+    max_bytes: Annotated[
+        str | None,
+        typer.Option("--max-bytes", metavar="N", help="restore at most N; each drill picks other partitions"),
+    ] = None,
+    to: To = None,
+) -> None:
+    """Restore a backup into a scratch store, check all its data, and remove the store.
+
+    Needs free space for the restored data; live tables are not touched. Exit 4: something is wrong.
+    """
+    from backup.recover.drill import DrillRequest
+
+    limit = parse_size(max_bytes) if max_bytes is not None else None
+    with opened(session, to) as repository:
+        result = repository.drill(name, DrillRequest(limit, actor(), session.dry_run))
+    if session.options.json:
+        session.output.document(result.document)
+    else:
+        _print_drilled(session, result)
+    if not result.ok:
+        session.found_something()
+
+
+def _print_drilled(session: Session, result: "DrillResult") -> None:
+    line, done = session.output.line, not result.dry_run
+    verdict = "FAILED" if not result.ok else "ok" if done else "to be restored"
+    line(f"backup {result.name}: {format_size(result.bytes)}{'' if result.whole else ', a share'}: {verdict}")
+    for table in result.tables:
+        counts = f"{counted(table.rows, 'row')}, {counted(table.parts, 'part')}, {format_size(table.bytes)}"
+        line(f"  {table.table}: {counts}")
+    for problem in result.problems:
+        line(f"  {problem}")
+    line(f"Restored, compared and removed in {result.seconds:.1f} s." if done else "A preview: nothing was restored.")

@@ -26,13 +26,13 @@ from pathlib import Path
 import msgspec
 
 from disks.base import DiskCapabilities
-from disks.bucket_disk import BucketTransaction, ClickHouseLogDisk
 from disks.clickhouse.log import ClickHouseLog, LoggedTransaction
 from disks.clickhouse.plan import blobs_below, plan
 from disks.clickhouse.transaction import ClickHouseTransaction
+from disks.contracts.bucket_disk import BucketTransaction, ClickHouseLogDisk
 from disks.effects import make_directory
 from disks.file_table.table import FileTable, TableDamaged
-from disks.host.database_file import set_database_aside
+from disks.host.database import set_database_aside
 from disks.host.locks import file_lock, sweep
 from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.lease import Lease

@@ -18,9 +18,7 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import make_directory, why_not_writable
-from disks.host.database_copy import check_openable
-from disks.host.database_file import open_cache, remove_database
-from disks.host.database_transaction import transaction
+from disks.host.database import check_openable, open_cache, remove_database, transaction
 from oplog import paths
 from oplog.earlier import COMMITS, MOST_TEXT_BYTES
 from oplog.entry import Commit, Create, Remove, Rename, changed_paths, encode

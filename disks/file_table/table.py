@@ -18,8 +18,7 @@ from pathlib import Path
 from disks.effects import make_directory, remove_file, why_not_writable
 from disks.file_table import gone_rows
 from disks.file_table.views import StoredRow, TableReader, TableWriter
-from disks.host.database_copy import check_openable, in_memory
-from disks.host.database_transaction import transaction
+from disks.host.database import check_openable, in_memory, transaction
 from disks.system_errors import of_sqlite
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.replay import FileRow

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.live_references import LiveReferences, Reach, ends_at, reach
 from disks.object_disk.following import is_proved
 from disks.object_disk.references import Inventory, is_set_aside, newest_at_or_below

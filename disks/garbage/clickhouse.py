@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from disks.bucket_disk import ClickHouseLogDisk
+from disks.contracts.bucket_disk import ClickHouseLogDisk
 from disks.garbage.announcements import BATCH_KEYS, Announced, batches
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, by_age, check_caps, count_verdict, out_of_quarantine, within_limit

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.garbage.announcements import BATCH_KEYS, Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.kept_revisions import tables_at

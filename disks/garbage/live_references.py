@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.kept_revisions import tables_at
 from disks.garbage.publications import published_revisions
 from disks.object_disk.history import TableAsOf, contradicted_by, named_blobs, named_in

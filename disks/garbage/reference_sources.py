@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.candidate_references import references_among
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
 from disks.object_disk.references import Inventory, inventory

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from disks.garbage.announcements import Announced
 from disks.garbage.report import GcReport, SafetyStop
 from disks.object_disk.references import Blobs, BlobState, ListedBlobs, sane_time

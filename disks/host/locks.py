@@ -1,4 +1,4 @@
-"""File locks between processes, and directories that tell whether their owner still lives.
+"""File locks between processes, files that name their holder, and what tells whether an owner still lives.
 
 flock(2) belongs to the open file, so it goes with the process however that ends. Two threads that open the lock file
 each exclude one another as two processes do.
@@ -9,20 +9,29 @@ from __future__ import annotations
 import errno
 import fcntl
 import logging
+import math
 import os
 import secrets
+import struct
 import time
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from disks.effects import fsync_directory, make_directory, op, remove_file, remove_tree
+from disks.effects import PRIVATE, fsync_directory, make_directory, op, remove_file, remove_tree
 from disks.host.processes import described
 from disks.system_errors import of_the_system
-from oplog.errors import Locked
+from oplog.errors import Locked, NoSpace
 
 _POLL_SECONDS = 0.01
 _SAID_AFTER_SECONDS = 2.0
+_LOOK_SECONDS = 0.001
+_FLOCK = "hhqqi4x"
+"""`struct flock`: type, whence, start, length, process."""
+_SET, _ASK = getattr(fcntl, "F_OFD_SETLK", None), getattr(fcntl, "F_OFD_GETLK", None)
+_NOT_HERE = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What systems and file systems without such locks answer."""
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +115,56 @@ def try_lock(descriptor: int, mode: int) -> bool:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+@contextmanager
+def hold_lock(path: Path, *, resource: str, hint: str, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive flock on the file, which names our process id. Raises `Locked` naming the holder's.
+
+    The kernel releases it when the process dies; the file itself stays. Where the disk is full, it may name nobody.
+    """
+    make_directory(path.parent, mode=PRIVATE)
+    with op("fs.create", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if wait:
+            wait_for_lock(descriptor, path, fcntl.LOCK_EX, timeout_seconds=math.inf)
+        elif not _take(descriptor):
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            who = described(int(holder)) if holder.isdigit() else holder_of(descriptor)
+            raise Locked(f"{resource} is held by {who} ({path})", hint=hint)
+        with suppress(NoSpace), op("fs.write", path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process id that holds the lock file now, or None when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if try_lock(descriptor, fcntl.LOCK_SH):
+            return None
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """Take the lock; False when somebody holds it. A process that only looks, as `lock_holder` does, shares it for a
+    moment: that is waited for."""
+    while not try_lock(descriptor, fcntl.LOCK_EX):
+        if not try_lock(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(_LOOK_SECONDS)
     return True
 
 
@@ -196,3 +255,65 @@ def sweep(parent: Path) -> list[str]:
     if removed:
         fsync_directory(parent)
     return removed
+
+
+class Owners:
+    """Whether who wrote a name down still lives, told by a lock on one byte of a file that all of them share: one
+    owner's place among them; it asks for the others as well. The file stays when all are gone.
+
+    The kernel gives the lock back when its holder ends, however that ends, and shows it to everybody who can open the
+    file: also to processes of another container, to which the holder's process id means nothing, or somebody else.
+
+    The locks are those of open file descriptions (fcntl(2), F_OFD_SETLK): they distinguish threads and other handles of
+    one process, and closing another handle gives none back. Where a system has none, nobody is known to live by this.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """`name` is a number in hexadecimal digits that nobody else has."""
+        self._path, self._name = path, name
+        self._held: weakref.finalize[[int], Owners] | None = None
+        """Closes the file: at `end`, and when nobody has this object any more."""
+
+    def begin(self) -> None:
+        """Be alive, until the process ends or `end`. Raises `NoSpace` and `ReadOnly` where the file cannot be made."""
+        if self._held is None and _SET is not None:
+            descriptor = self._opened()
+            self._held = weakref.finalize(self, os.close, descriptor)
+            try:
+                fcntl.fcntl(descriptor, _SET, _byte_lock(fcntl.F_WRLCK, self._name))
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+
+    def _opened(self) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            try:
+                return os.open(self._path, flags)
+            except FileNotFoundError:
+                with op("fs.create", self._path):
+                    return os.open(self._path, flags | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise of_the_system(error) or error from None
+
+    def lives(self, name: str) -> bool:
+        """Whether another owner, of this name, is known to live."""
+        if _ASK is None:
+            return False
+        try:
+            with self._path.open("rb") as file:
+                answer = fcntl.fcntl(file, _ASK, _byte_lock(fcntl.F_WRLCK, name))
+        except (OSError, ValueError):  # no such file or lock, or no such name
+            return False
+        return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+    def end(self) -> None:
+        """Be gone."""
+        held, self._held = self._held, None
+        if held is not None:
+            held()
+
+
+def _byte_lock(kind: int, name: str) -> bytes:
+    """On the byte that stands for the name: 60 bits of it, so that two never meet."""
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, int(name[:15], 16), 1, 0)

@@ -40,7 +40,7 @@ def described(pid: int) -> str:
 
 def is_alive(pid: int, start: str) -> bool:
     """Whether the process that was recorded as (pid, start) is seen to run still. One of another container is not to be
-    seen, though it may live (`sight`); what must hold while it does goes by a lock (`disks.host.owners`)."""
+    seen, though it may live (`sight`); what must hold while it does goes by a lock (`disks.host.locks`)."""
     return bool(start) and process_start(pid) == start
 
 

@@ -37,11 +37,11 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.directory_disk import DirectoryDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.effects import nearest_directory, remove_file, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.host.reserve import Reserve
-from disks.identified_disk import IdentifiedDisk
 from disks.identity import DISK_FILE, IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
@@ -181,11 +181,12 @@ class LocalDisk(DirectoryDisk, IdentifiedDisk):
         with self._commits.view() as tree:
             hidden = self._hidden.inodes()
             settled_ns = time.time_ns() - SETTLED_NS
-            root = str(self.root)
+            above = join(directory, "")
+            root = f"{self.root}/"
             everything = (entry.name for entry, is_directory in tree.scan(directory) if is_directory)
             for child in everything if among is None else among:
-                path = f"{join(directory, child)}/{name}"
-                fingerprint = fingerprint_of(f"{root}/{path}", settled_ns)
+                path = f"{above}{child}/{name}"
+                fingerprint = fingerprint_of(root + path, settled_ns)
                 before = fingerprints.get(path)
                 if before is not None and before == fingerprint and hidden.get(path) != fingerprint[0]:
                     files.append(SmallFile(path, before, None, None))  # of many files one object each

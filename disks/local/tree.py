@@ -157,9 +157,10 @@ def fingerprint_of(file: str, settled_ns: int) -> Fingerprint | None:
         found = os.lstat(file)
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode) or max(found.st_ctime_ns, found.st_mtime_ns) > settled_ns:
+    changed_ns, written_ns = found.st_ctime_ns, found.st_mtime_ns
+    if changed_ns > settled_ns or written_ns > settled_ns or not stat.S_ISREG(found.st_mode):
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return found.st_ino, found.st_size, written_ns, changed_ns
 
 
 def read_whole(descriptor: int, size_bytes: int) -> bytes:

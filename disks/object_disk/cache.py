@@ -10,6 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +19,7 @@ from disks.effects import make_directory
 from disks.file_table.commit_index import CommitIndex
 from disks.file_table.table import FileTable, TableDamaged
 from disks.file_table.views import DIGEST, StoredRow, TableWriter
-from disks.host.database_file import set_database_aside
+from disks.host.database import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment
 from disks.identity import not_there, read_object
@@ -61,9 +62,6 @@ class TableCache:
         """`notes_looks`: somebody wants to know when the bucket was last looked at (`looked_within`)."""
         self.lock = threading.RLock()
         self.path = state_path / "files.db"
-        self.index = CommitIndex(state_path / "commits.db", log.store.name)
-        self.turns = Turns()
-        self.last_look = LastLook(state_path)
         self._notes_looks = notes_looks
         self._disk_name = disk_name
         self._log = log
@@ -78,6 +76,21 @@ class TableCache:
         """Whether `recover` has said that the log contradicts itself."""
         self.end_seen = Moment(-math.inf, -math.inf)
         """When the bucket was last seen to end where the table did."""
+
+    @cached_property
+    def index(self) -> CommitIndex:
+        """Which commits touched which directories."""
+        return CommitIndex(self.path.with_name("commits.db"), self._store.name)
+
+    @cached_property
+    def turns(self) -> Turns:
+        """Those of this one and of the others that commit to the log."""
+        return Turns()
+
+    @cached_property
+    def last_look(self) -> LastLook:
+        """When this machine last looked at the bucket."""
+        return LastLook(self.path.parent)
 
     @property
     def is_certain(self) -> bool:
@@ -169,12 +182,13 @@ class TableCache:
 
     def _look(self, table: FileTable) -> None:
         """Catch up, and note when."""
-        if self._notes_looks and not table.is_copy:
-            table.unless_written(self.last_look.begin)
+        if not self._notes_looks or table.is_copy:
+            self.catch_up(table)
+            return
+        table.unless_written(self.last_look.begin)
         try:
             self.catch_up(table)
-            if not table.is_copy:
-                self.last_look.end(table.head()[0])
+            self.last_look.end(table.head()[0])
         finally:
             self.last_look.abandon()
 
@@ -314,7 +328,8 @@ class TableCache:
     def close(self) -> None:
         """Close the table. The file stays."""
         with self.lock:
-            self.index.close()
+            if "index" in vars(self):
+                self.index.close()
             if self._table is not None:
                 self._table.close()
                 self._table = None

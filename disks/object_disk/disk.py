@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from disks.base import DiskCapabilities, Fingerprint, Leftover, Location
-from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.contracts.bucket_disk import BucketTransaction, LoggedDisk
 from disks.file_table.commits import Commits
 from disks.file_table.gone_rows import names_changed
 from disks.file_table.table import FileTable, TableDamaged
@@ -32,6 +32,7 @@ from disks.object_disk.cache import IDENTITY, TableCache
 from disks.object_disk.commit_checks import CommitChecks
 from disks.object_disk.following import (
     CONTRADICTED,
+    UnprovedEntries,
     apply_entries,
     is_proved,
     newest_fence,
@@ -45,7 +46,6 @@ from disks.object_disk.sharing.prefix import identify, log_in
 from disks.object_disk.sharing.writers import WriterClaim
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
-from disks.object_disk.unproved import UnprovedEntries
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.checks import WrongAnswer
 from disks.stores.time_budget import last_look
@@ -121,8 +121,10 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._single_writer = single_writer
         self._check_place = check_place
         self._writer_state: Callable[[], WriterState] = WriterState
-        self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
-        self._writer = WriterClaim(store, name, state_path, retention_seconds) if self.log_name is not None else None
+        self._lease_file = state_path / "lease.json"
+        self._lease_settle_seconds = lease_settle_seconds
+        self._shares = self.log_name is not None
+        self._writer = WriterClaim(store, name, state_path, retention_seconds) if self._shares else None
         self._identity = IdentityGuard(
             name, store.name, self._identity_before_commit, self._write_identity, cheap=False
         )
@@ -130,8 +132,12 @@ class ObjectDisk(TableDisk, LoggedDisk):
     @property
     def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
         """Sends no request: `writers` is "one" from the first commit that needed the lease."""
-        one = self._single_writer or self._lease.used
-        return DiskCapabilities(remote=True, writers="one" if one else "many", shared=self.log_name is None)
+        one = self._single_writer or self._lease_file.exists()
+        return DiskCapabilities(remote=True, writers="one" if one else "many", shared=not self._shares)
+
+    @cached_property
+    def _lease(self) -> Lease:
+        return Lease(self.store, self._lease_file, settle_seconds=self._lease_settle_seconds)
 
     # Reading
 
@@ -285,9 +291,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
         self._check_first_write()
-        shares = self.log_name is not None
-        marks = self.marks if shares else None
-        target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares, marks)
+        marks = self.marks if self._shares else None
+        target = Target(self.store, self._scratch, lambda: self.revision, self._commit, self._shares, marks)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
     def _check_first_write(self) -> None:

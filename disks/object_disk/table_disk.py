@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from disks.base import DiskUsage, FileInfo, Fingerprint, Location, SmallFile
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, check_path
-from disks.bucket_disk import BucketTransaction
+from disks.contracts.bucket_disk import BucketTransaction
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment

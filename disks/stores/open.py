@@ -10,8 +10,8 @@ from disks.stores.schemes import SCHEMES
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import Meter, MeteredStore
 from disks.stores.wrappers.named_log import NamedLogStore
-from disks.stores.wrappers.readonly import ReadOnlyStore
 from disks.stores.wrappers.retry import Backoff, RetryingStore
+from disks.stores.wrappers.wrapped import ReadOnlyStore
 from oplog.errors import UsageError
 
 

@@ -1,5 +1,5 @@
 """Where pieces of work run: in threads, in processes (`disks.workers.process_runner`), or as the tasks of a Spark job
-(`spark_tiering.spark_runner`).
+(`spark_tiering.running.spark_runner`).
 
 What is run this way is a plain function of one picklable item. It reads and writes a bucket by itself and returns a
 small result; the caller, on the driver, is the only one that commits anything.

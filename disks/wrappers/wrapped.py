@@ -24,9 +24,9 @@ from disks.base import (
     SmallFile,
     Transaction,
 )
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
-from disks.directory_disk import DirectoryDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.stores.base import ByteRange
 from oplog.errors import FrostlineError
 from oplog.kinds import CommitKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.table import SCHEMA, FileTable
 from disks.file_table.views import TableReader
-from disks.host.database_copy import for_reading
+from disks.host.database import for_reading
 from disks.object_disk.history import TableAsOf
 
 

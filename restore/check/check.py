@@ -16,8 +16,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from disks.base import Disk
-from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.bucket_disk import ClickHouseLogDisk, LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from disks.workers.progress import SILENT, Progress
 from oplog.errors import Damaged

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from disks.bucket_disk import ClickHouseLogDisk
+from disks.contracts.bucket_disk import ClickHouseLogDisk
 from disks.file_table.row_bytes import read_row
 from disks.stores.base import ByteRange
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS

@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError, NotFound
 from oplog.kinds import CommitKind, Moved

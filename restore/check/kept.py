@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from disks.base import Disk, Fingerprint, SmallFile
-from disks.bucket_disk import BucketDisk
+from disks.contracts.bucket_disk import BucketDisk
 from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.listing import ObjectKeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk.history import past_at
 from disks.object_disk.references import Inventory, inventory, retained_from

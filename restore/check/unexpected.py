@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.identity import read_object
 from disks.object_disk.lease import overslept
 from disks.object_disk.references import DETACHED_DIRECTORY, Inventory, newest_at_or_below, retained_from

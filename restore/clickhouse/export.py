@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.kinds import as_disk
 from disks.workers.parallel import HERE, Askers

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import ClickHouseLogDisk
+from disks.contracts.bucket_disk import ClickHouseLogDisk
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.counting import RequestCount, add_requests
 from disks.workers.parallel import HERE, Askers

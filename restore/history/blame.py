@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.commit_index import touched
 from disks.file_table.commits import Commits
 from disks.kinds import as_disk

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import why_not_writable
 from disks.file_table.commits import Commits
 from disks.file_table.row_bytes import read_row

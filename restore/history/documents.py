@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from restore.history.part_changes import FileCounts
 from restore.history.undo_context import PartNote
-from tiering.config.units import counted
+from tiering.config.units import counted, format_size
 
 if TYPE_CHECKING:
     from oplog.entry import Commit
@@ -135,8 +135,6 @@ _SIGNS = {"added": "+", "created": "+", "removed": "-", "dropped": "-", "changed
 
 def diff_lines(diff: DiskDiff, *, files: bool) -> Iterator[str]:
     """The differences for people; not yet escaped."""
-    from tiering.config.units import format_size
-
     yield f"disk {diff.disk}, from revision {diff.before} to {diff.after}: {_counts(diff.files)}"
     for table in diff.tables:
         yield f"  {_SIGNS[table.change]} table {table.table} {table.change}{_by(table.commit)}"
@@ -171,8 +169,6 @@ def _by(commit: Commit | None) -> str:
 
 
 def _counts(files: FileCounts) -> str:
-    from tiering.config.units import format_size
-
     changed = f", {files.changed:,} changed" if files.changed else ""
     return (
         f"{counted(files.added, 'file')} added ({format_size(files.added_bytes)}), "
@@ -226,8 +222,6 @@ def undo_lines(planned: UndoPlan) -> Iterator[str]:
 
 
 def _part_lines(change: str, parts: Sequence[PartNote]) -> Iterator[str]:
-    from tiering.config.units import format_size
-
     for note in parts[:_SHOWN]:
         held = f"{counted(note.rows, 'row')}, {format_size(note.size_bytes)}"
         yield f"  {change}  part {note.part} of {note.table} ({held})"

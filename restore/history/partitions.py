@@ -13,7 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Damaged, NotFound, PartlyDone, Refused
@@ -60,9 +60,9 @@ class PartitionCommits(msgspec.Struct, frozen=True):
     revisions: Mapping[str, int]
 
 
-def detached_parts(context: Context, definition: TableDefinition, partition: str | None = None) -> list[DetachedPart]:
-    """The parts that were detached or set aside, of the partition or of all. Raises `Damaged` for a detached one that
-    cannot be read; one that was set aside may be so."""
+def detached_parts(context: Context, definition: TableDefinition) -> list[DetachedPart]:
+    """The parts that were detached or set aside. Raises `Damaged` for a detached one that cannot be read; one that was
+    set aside may be so."""
     found: list[DetachedPart] = []
     top = directory_of(definition.uuid, DETACHED_DIRECTORY)
     for disk in context.disks.values():
@@ -80,7 +80,7 @@ def detached_parts(context: Context, definition: TableDefinition, partition: str
                 if aside is None:
                     raise
                 continue
-            if part.name in (name, aside) and partition in (None, part.part_name.partition):
+            if part.name in (name, aside):
                 is_kept = part.name == kept
                 is_repaired = part.name != name and not is_kept
                 found.append(DetachedPart(disk.name, part, path, is_repaired=is_repaired, is_kept=is_kept))

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.host.locks import OwnedDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.table import FileTable
 from disks.object_disk.pending_deletes import announced
 from disks.object_disk.references import INTENTS_PREFIX, Inventory, is_set_aside

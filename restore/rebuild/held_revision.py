@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.host.clean_up import clean_up_owed
 from disks.object_disk.references import clock_objection
 from disks.stores.base import ObjectStore

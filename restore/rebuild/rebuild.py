@@ -17,13 +17,13 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blobs_by_key import BlobsByKey
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.file_table.views import TableReader
 from disks.garbage.listing import compare_blobs
-from disks.host.database_copy import for_reading
+from disks.host.database import for_reading
 from disks.object_disk.blobs import BlobListing
 from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
 from disks.object_disk.references import Inventory, inventory

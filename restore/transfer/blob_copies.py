@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import remove_file, replace_file
 from disks.stores.base import ObjectStore
 from disks.workers.batches import cut

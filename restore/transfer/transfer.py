@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import make_directory
 from disks.file_table.table import FileTable
 from disks.host.locks import file_lock

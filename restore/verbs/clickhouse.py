@@ -12,6 +12,7 @@ from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.frame.verb_table import verbs_of_clickhouse
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from disks.workers.parallel import Askers
@@ -105,8 +106,6 @@ def _askers(session: Session) -> "Askers":
 
 
 def _print_export(session: Session, result: "Exported") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     for part in result.lost_parts:
         line(f"LOST NAME  {part.source} is a complete part: in this tree it is {part.target}")
@@ -139,7 +138,7 @@ def import_metadata(
 
     Stop the server first. Exit 4: objects are missing or files unreadable. Exit 13: nothing was imported.
     """
-    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk
     from disks.kinds import as_disk
     from restore.clickhouse.rebuild import import_tree
 
@@ -164,8 +163,6 @@ def import_metadata(
 
 
 def _print_import(session: Session, result: "ImportResult") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     versions = ", ".join(str(version) for version in sorted(result.versions)) or "none"
     files = counted(result.files, "file")
@@ -184,7 +181,6 @@ def _print_import(session: Session, result: "ImportResult") -> None:
 
 def _print(session: Session, report: "Report", *, files: bool, attach: bool) -> None:
     from restore.clickhouse.findings import told
-    from tiering.config.units import format_size
 
     line = session.output.line
     line(f"{report.store}: {report.title}")

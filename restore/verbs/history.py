@@ -9,11 +9,12 @@ from oplog.errors import NotFound, UsageError
 from tiering.cli.frame.output import Cell, counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
 
 DiskName = Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]
 
@@ -53,8 +54,6 @@ def log(
     if session.options.json:
         session.output.document({"disk": disk.name, "entries": documents})
         return
-    from tiering.config.units import format_size
-
     session.output.table(
         ["revision", "time", "kind", "operations", "size", "actor", "reason"],
         [

@@ -1,16 +1,18 @@
 """`fsck` and `gc`: is everything there that must be, and is anything there that need not be."""
 
+import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oplog.errors import Refused, UsageError
-from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
-from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
+from tiering.cli.frame.remote_work import Master, Spark, SparkWork, remote, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import GC_AGAIN, print_gc
+from tiering.config.units import format_size, parse_duration, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
+
 
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: all that apply")]
 
@@ -127,7 +130,7 @@ def fsck(
 
 def _not_written(disks: "dict[str, Disk]") -> "list[Problem]":
     """The logs among several that this machine may not write: one that was retired is collected."""
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.object_disk.sharing.writers import refusal
     from restore.check.check import Problem
@@ -156,7 +159,7 @@ def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
     """Those that Spark can do something for. Raises `UsageError` when there is none."""
-    from disks.bucket_disk import BucketDisk, LoggedDisk
+    from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
     from disks.kinds import as_disk
 
     names = [name for name, disk in disks.items() if as_disk(disk, BucketDisk) is not None]
@@ -204,8 +207,6 @@ def _check_document(result: "CheckResult", *, dry_run: bool) -> "CheckDocument":
 
 
 def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     if how.repair and how.dry_run:
         line("Dry run: nothing was changed.")
@@ -282,7 +283,6 @@ def gc(
     Exit 4: the report found some, or a reason not to delete. Exit 13: a safety rule refused.
     """
     from disks.garbage.rules import GcRules
-    from tiering.config.units import parse_duration, parse_percent, parse_size
 
     store = session.store()
     remote = [item for item in store.context.disks.values() if item.capabilities.remote]
@@ -327,7 +327,7 @@ def _collect_publications(session: Session, store: "Store", names: "list[str]", 
     """Report, or delete, metadata of publications that nobody needs any more."""
     from datetime import UTC, datetime
 
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.garbage.publications import remove_objects
     from disks.kinds import as_disk
     from tiering.iceberg.stale import stale_objects
@@ -346,7 +346,7 @@ def _collect_publications(session: Session, store: "Store", names: "list[str]", 
 
 
 def _say_without_marks(session: Session, disk: "Disk") -> None:
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.object_disk.sharing.recorded_keeper import record_without_marks
     from disks.stores.wrappers.named_log import whole_prefix
@@ -373,7 +373,7 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
 
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
 
     for name in names:
@@ -404,3 +404,30 @@ def _gc_document(rows: "list[GcRow]", *, dry_run: bool) -> "GcDocument | GcSum":
         disks=rows,
         dry_run=dry_run,
     )
+
+
+LARGE_FILES = 50_000
+"""A bucket with more files is listed by several processes; a smaller one before they would have started."""
+_MOST_PROCESSES = 8
+
+
+def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
+    """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
+    from disks.contracts.bucket_disk import LoggedDisk
+    from disks.kinds import as_disk
+    from disks.workers.process_runner import processes
+    from restore.check.cache import CachedTable
+
+    config = session.loaded.config.buckets().get(disk.name)
+    workers = min(os.cpu_count() or 1, _MOST_PROCESSES)
+    logged = as_disk(disk, LoggedDisk)
+    if logged is None or config is None or not config.url.startswith("s3:") or workers < 2:
+        return None
+    with closing(CachedTable(logged)) as cache:
+        if cache.count() <= LARGE_FILES:
+            return None
+    try:
+        runner = processes(workers)
+    except (OSError, NotImplementedError):  # a system without shared memory: one process does it, too
+        return None
+    return remote(session, runner, config, slots=workers, shown=shown)

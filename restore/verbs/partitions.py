@@ -11,6 +11,7 @@ from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from restore.history.partitions import DetachedPart, PartitionCommits
@@ -67,7 +68,7 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
 
     'frostline undo' brings back parts in a bucket; parts on local disks are gone. 'partition detach' keeps both.
     """
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of
@@ -134,8 +135,6 @@ def _are_files(names: list[str]) -> bool:
 
 
 def _report_files(session: Session, result: "InsertResult") -> None:
-    from tiering.config.units import format_size
-
     if session.options.json:
         from tiering.facts.inserts import InsertDocument
 
@@ -150,8 +149,6 @@ def _report_files(session: Session, result: "InsertResult") -> None:
 
 
 def _cells(row: "PartitionRow", state: str) -> "tuple[Cell, ...]":
-    from tiering.config.units import format_size
-
     times = [str(time or "")[:16].replace("T", " ") for time in (row.min_time, row.max_time)]
     disks = ", ".join(row.bytes_by_disk)
     return (row.partition, row.parts, f"{row.rows:,}", format_size(row.bytes), disks, *times, state)
@@ -166,8 +163,6 @@ def _report(
     action: str,
 ) -> None:
     """What was done, or with a dry run would be. A part that lies on two disks counts once."""
-    from tiering.config.units import format_size
-
     listed = list(done.parts if done is not None else parts)
     once = {part.name: part for _, part in listed}
     rows, size_bytes = sum(part.rows for part in once.values()), sum(part.size_bytes for part in once.values())

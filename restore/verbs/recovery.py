@@ -5,18 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import PartlyDone, UsageError
+from oplog.errors import FrostlineError, PartlyDone, UsageError
 from tiering.cli.frame.location import location, open_read_only
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.frame.session import Session, actor
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size, parse_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from disks.bucket_disk import ClickHouseLogDisk, LoggedDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk, LoggedDisk
     from restore.rebuild.duplicates import Look
     from restore.rebuild.request import RebuildRequest
     from restore.rebuild.result import RebuildResult
@@ -55,7 +56,7 @@ def restore(
     A preview unless --apply. Asks for confirmation before deleting files. Run an interrupted restore again to continue
     it. Exit 3: parts were left out because their rows exist elsewhere. Exit 4: objects are missing.
     """
-    from disks.bucket_disk import ClickHouseLogDisk
+    from disks.contracts.bucket_disk import ClickHouseLogDisk
     from disks.kinds import as_disk, with_commits
     from restore.rebuild.request import RebuildRequest
 
@@ -119,7 +120,6 @@ def _restore_here(
 def _look(session: Session) -> "Look":
     """What all disks of this machine hold, looked at without changing anything. Where the store cannot be opened, as
     may be after a disaster, the disk is restored by itself, and that is said."""
-    from oplog.errors import FrostlineError
     from restore.rebuild.duplicates import Elsewhere
     from restore.rebuild.elsewhere import look_around
 
@@ -134,8 +134,6 @@ def _look(session: Session) -> "Look":
 
 def _tell_other_disks(session: Session, result: "RebuildResult") -> None:
     """Definitions that came back are written to the other disks, as each verb does that opens the store."""
-    from oplog.errors import FrostlineError
-
     if result.applied and result.commit is not None:
         try:
             session.store()
@@ -146,8 +144,6 @@ def _tell_other_disks(session: Session, result: "RebuildResult") -> None:
 def _end_of_second(time: str) -> "datetime":
     """A time as the log shows it, in whole seconds, means the whole of its second."""
     from datetime import timedelta
-
-    from tiering.config.units import parse_time
 
     moment = parse_time(time)
     whole = len(time.strip()) > len("2026-01-31") and "." not in time
@@ -250,7 +246,6 @@ def _restore_clickhouse(
 
 def _print_restore(session: Session, result: "RebuildResult", document: dict[str, Any]) -> None:
     from restore.rebuild.naming import in_words
-    from tiering.config.units import format_size
 
     line = session.output.line
     done = document["applied"]

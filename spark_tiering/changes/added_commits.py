@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from oplog import paths
 from oplog.entry import Commit, Create, Remove, Rename, changed_paths

@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from oplog.errors import NotFound, Refused
 from spark_tiering.changes.added_commits import ArrivedPart, arrivals, check_kept
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.scan_planning import (
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.scan_planning import (
     Piece,
     PlannedScan,
     asked_revision,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from oplog.errors import NotFound, UsageError
 from spark_tiering.datasource import is_registered, register, register_table
-from spark_tiering.read_options import read_options
-from spark_tiering.scan_planning import opened_store
+from spark_tiering.reading.read_options import read_options
+from spark_tiering.reading.scan_planning import opened_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_tiering.blob_file import DAMAGE_HINT, BlobFile
-from spark_tiering.scan_planning import Piece
+from spark_tiering.reading.blob_file import DAMAGE_HINT, BlobFile
+from spark_tiering.reading.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _obstacle(saying: str) -> Iterator[None]:
     """Raise `Obstacle` for what Java throws."""
     from py4j.protocol import Py4JJavaError
 
-    from spark_tiering.session import java_reason
+    from spark_tiering.running.session import java_reason
 
     try:
         yield

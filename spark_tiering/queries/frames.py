@@ -12,7 +12,7 @@ from spark_tiering.arrow_types import carried_type, spark_schema
 from spark_tiering.datasource import NAME, is_registered, register
 from spark_tiering.queries.native import Native, native_frame
 from spark_tiering.queries.required import Need
-from spark_tiering.read_options import ReadOptions
+from spark_tiering.reading.read_options import ReadOptions
 from spark_tiering.references import quoted
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition

@@ -20,15 +20,15 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from oplog.errors import Refused
 from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
 from spark_tiering.queries.files import Obstacle, check_bucket, check_footers, check_reach, file_url, schema_of
 from spark_tiering.queries.required import Need
-from spark_tiering.read_options import ReadOptions
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.scan_planning import Piece, choose_files, places
 from spark_tiering.references import quoted
-from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.config.units import counted
 from tiering.engine.store import Store
 from tiering.table.columns.nested_ids import is_current

@@ -16,9 +16,9 @@ from spark_tiering.package import shares_python
 from spark_tiering.queries.frames import table_frame
 from spark_tiering.queries.native import Native, reads_few_files
 from spark_tiering.queries.required import Need, required_of
-from spark_tiering.read_options import ReadOptions, read_options
+from spark_tiering.reading.read_options import ReadOptions, read_options
+from spark_tiering.reading.scan_planning import definition_of, opened_store
 from spark_tiering.references import find_references, replace_references
-from spark_tiering.scan_planning import definition_of, opened_store
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:

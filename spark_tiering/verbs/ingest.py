@@ -4,15 +4,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import UsageError
+from oplog.errors import FrostlineError, UsageError
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, SparkWork, wanted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size, parse_size
 
 if TYPE_CHECKING:
-    from spark_tiering.spark_runner import SparkRunner
+    from spark_tiering.running.spark_runner import SparkRunner
     from spark_tiering.writing.file_shares import IngestFile
     from tiering.engine.store import Store
     from tiering.engine.write_job import WriteResult
@@ -53,7 +54,6 @@ def ingest(
     from functools import partial
 
     from spark_tiering.writing.ingest import batches_of, find_files, is_url, left_of
-    from tiering.config.units import format_size, parse_size
     from tiering.engine import write_job
     from tiering.insert.inputs.hive import path_columns
     from tiering.insert.reshaping import parse_reshaping
@@ -123,7 +123,6 @@ def _ingest(
     """Each batch one commit. Raises for the first that fails, and says what went in before."""
     from functools import partial
 
-    from oplog.errors import FrostlineError
     from spark_tiering.writing.ingest import ingest_session, parts_of, write_files
     from tiering.engine import write_job
     from tiering.insert.uploaded.once_files import OnceFiles

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_tiering.session import log_file, spark_session, stop_session
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.session import log_file, spark_session, stop_session
+from spark_tiering.running.spark_runner import SparkRunner
 from tiering.config.settings import Config
 
 

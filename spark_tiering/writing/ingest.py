@@ -273,7 +273,7 @@ def _of_url(path: str, file_format: str | None, session: SparkSession | None) ->
         else:
             statuses = [status for status in system.globStatus(pattern) or () if status.isFile()]
     except Py4JError as error:
-        from spark_tiering.session import java_reason
+        from spark_tiering.running.session import java_reason
 
         said = java_reason(error)
         hint = "see what it says"

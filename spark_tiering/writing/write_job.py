@@ -4,8 +4,8 @@ and committed in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import Refused, UsageError
 from restore.history import partitions
-from spark_tiering.read_options import CATALOGUED
-from spark_tiering.writing.cached_store import cached_store
+from spark_tiering.reading.read_options import CATALOGUED
 from spark_tiering.writing.gathering import gather
 from tiering.config.reading import load
+from tiering.config.settings import Config
+from tiering.engine import recovery
 from tiering.engine.store import Store
 from tiering.engine.write_job import WriteOptions, WriteResult, begin, commit, is_nothing
 from tiering.insert.uploaded.once import OnceABatch, OnceAJob
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
+from tiering.table.columns.types import cast_batch
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
 
 _ACTOR = "spark"
 
@@ -103,6 +106,49 @@ def check_columns(schema: StructType, definition: TableDefinition) -> None:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from tiering.table.columns.types import cast_batch
-
     cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
+
+
+_kept: list[tuple[Config, Store]] = []
+"""At most one."""
+
+
+@contextmanager
+def cached_store(file: Path | None, *, actor: str, recover: bool) -> Iterator[Store]:
+    """As `Store.open` of the configuration, which is read each time: the store is as it is now, and with `recover` what
+    a crash left is finished. It stays open after the block, unless that ended with an error: Spark plans and commits
+    the batches of a stream in one process, and to open a store and close it costs as much as a commit of a small
+    batch."""
+    config = load(file)
+    if _kept and _kept[0][0] == config:
+        _, store = _kept.pop()
+        try:
+            _look_again(store, recover=recover)
+        except BaseException:
+            store.close()
+            raise
+    else:
+        close_kept()
+        store = Store.open(config, actor=actor, recover=recover)
+    try:
+        yield store
+    except BaseException:
+        store.close()
+        raise
+    close_kept()
+    _kept.append((config, store))
+
+
+def close_kept() -> None:
+    """Close the store that is kept, if there is one."""
+    while _kept:
+        _kept.pop()[1].close()
+
+
+def _look_again(store: Store, *, recover: bool) -> None:
+    if not recover:
+        store.refresh()
+        return
+    if store.context.identities is not None:
+        store.context.identities.look()
+    store.recovered = recovery.recover(store.context)

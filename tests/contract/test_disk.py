@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from disks.base import Disk, FileInfo, list_each, read_each
-from disks.bucket_disk import BucketDisk, BucketTransaction, ClickHouseLogDisk, LoggedDisk
-from disks.directory_disk import DirectoryDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, BucketTransaction, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.kinds import as_disk, identity_of
 from disks.stores.base import ByteRange
 from disks.wrappers.wrapped import WrappedDisk

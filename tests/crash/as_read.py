@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 from tests.crash.site import Site
-from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.freshness import Freshness
 from tiering.catalog.index.index import PartIndex
@@ -60,7 +59,7 @@ def _catalog(store: Store, index: PartIndex | None) -> Catalog:
     return Catalog(
         context.config,
         context.disks,
-        dropping=lambda: tables.being_dropped(journal),
+        dropping=journal.being_dropped,
         merges=lambda uuid: journal.work.merges(table_uuid=uuid),
         index=index,
     )

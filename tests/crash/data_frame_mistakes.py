@@ -86,7 +86,7 @@ class _Zeros(dict[str, int]):
 
 
 def _catalogued_options_forgotten() -> None:
-    from spark_tiering import read_options
+    from spark_tiering.reading import read_options
 
     original = read_options.options_of_format
 
@@ -97,9 +97,9 @@ def _catalogued_options_forgotten() -> None:
 
 
 def _kept_store_of_before() -> None:
-    from spark_tiering.writing import cached_store
+    from spark_tiering.writing import write_job
 
-    cached_store._look_again = lambda store, *, recover: None
+    write_job._look_again = lambda store, *, recover: None
 
 
 def _registered_elsewhere() -> None:
@@ -121,7 +121,7 @@ def _filter_unread() -> None:
 
 
 def _directories_dear() -> None:
-    from spark_tiering import scan_planning
+    from spark_tiering.reading import scan_planning
 
     scan_planning.LOCAL_OPEN_COST_BYTES = scan_planning.OPEN_COST_BYTES
 
@@ -170,7 +170,7 @@ def _moves_bring_rows() -> None:
 
 
 def _no_pin() -> None:
-    from spark_tiering import scan_planning
+    from spark_tiering.reading import scan_planning
 
     scan_planning._pin = lambda *arguments: None
 
@@ -230,7 +230,7 @@ def _nothing_held() -> None:
 
 
 def _row_group_ends_where_it_begins() -> None:
-    from spark_tiering import scan_planning
+    from spark_tiering.reading import scan_planning
     from tiering.table.part import ColumnRange
 
     original = scan_planning._key_range
@@ -242,8 +242,8 @@ def _row_group_ends_where_it_begins() -> None:
 
 
 def _bytes_not_compared() -> None:
-    from spark_tiering import reader
-    from spark_tiering.blob_file import whole_file as original
+    from spark_tiering.reading import reader
+    from spark_tiering.reading.blob_file import whole_file as original
 
     def whole_file(store: Any, key: str, sha256: str, label: str) -> Any:
         return original(store, key, hashlib.sha256(store.get(key)).hexdigest(), label)
@@ -254,7 +254,7 @@ def _bytes_not_compared() -> None:
 def _nulls_taken_for_values() -> None:
     import msgspec
 
-    from spark_tiering import reader
+    from spark_tiering.reading import reader
 
     original = reader._as_defined
 

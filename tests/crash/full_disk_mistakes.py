@@ -22,9 +22,9 @@ def _reading_needs_the_file() -> None:
 
 def _log_left_out() -> None:
     """Only the file itself is copied."""
-    from disks.host import database_copy
+    from disks.host import database
 
-    database_copy._opened = lambda path: database_copy._connected(path, "immutable=1")
+    database._opened = lambda path: database._connected(path, "immutable=1")
 
 
 def _locks_are_made() -> None:

@@ -183,7 +183,7 @@ Mistake = tuple[str, str, str, Callable[[], Any]]
 
 
 def _counts_of_directories_only() -> None:
-    from disks.directory_disk import DirectoryDisk
+    from disks.contracts.directory_disk import DirectoryDisk
     from disks.kinds import as_disk
     from tiering.catalog.identities.identity import Identities
 
@@ -374,13 +374,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "nobody else learns what was given up (I16)",
         "other disks do not say that one was given up",
         f"{_GIVEN_UP}::test_a_lost_journal_asks_the_bucket",
-        replaced("tiering.catalog.identities.given_up", "note", lambda disks, identity, actor: []),
+        replaced("tiering.catalog.identities.notes", "note_given_up", lambda disks, identity, actor: []),
     ),
     (
         "who knows a disk asks nobody (I16)",
         "a journal that knows an id does not hear that another machine gave it up",
         f"{_GIVEN_UP}::test_another_machine_that_knew_the_disk",
-        replaced("tiering.catalog.identities.given_up", "is_noted", lambda disks, identity: False),
+        replaced("tiering.catalog.identities.notes", "is_given_up", lambda disks, identity: False),
     ),
     (
         "given up once is given up for good (I16)",
@@ -440,13 +440,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a clone leaves no mark (I16)",
         "the home that finds another one under its identity tells nobody",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.identities.clones", "mark", lambda disks, identity, token, actor: []),
+        replaced("tiering.catalog.identities.notes", "mark_clone", lambda disks, identity, token, actor: []),
     ),
     (
         "marks of other homes are passed over (I16)",
         "a home looks only at what a log has seen of its disk",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.identities.clones", "is_marked", lambda disks, identity, stamps: ""),
+        replaced("tiering.catalog.identities.notes", "is_cloned", lambda disks, identity, stamps: ""),
     ),
     (
         "an adopted clone keeps its journal's id (I18)",

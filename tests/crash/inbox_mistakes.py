@@ -196,7 +196,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "daemon: memory is kept",
         "what only a circle of objects holds is not looked for after work",
         "tests/unit/tiering/daemon/test_memory.py::test_once_a_minute_and_only_after_work",
-        replaced("tiering.daemon.memory:MemoryKeeping", "look", nothing),
+        replaced("tiering.daemon.daemon:MemoryKeeping", "look", nothing),
     ),
     (
         "metrics: due is what is planned",

@@ -122,7 +122,7 @@ def _no_fence() -> None:
 
 def _fence_not_heeded() -> None:
     from disks.object_disk import disk
-    from disks.object_disk.unproved import UnprovedEntries
+    from disks.object_disk.following import UnprovedEntries
 
     disk.newest_fence = lambda view: 0  # type: ignore[assignment]
     UnprovedEntries.newest_fence = property(lambda self: 0)  # type: ignore[assignment,method-assign]

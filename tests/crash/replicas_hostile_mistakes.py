@@ -61,9 +61,9 @@ def _signed_for_any_machine() -> None:
 def _kazoo_speaks() -> None:
     import logging
 
-    from zerocopy.keeper import connecting
+    from zerocopy.keeper import client
 
-    connecting._said = logging.getLogger("kazoo.client")
+    client._said = logging.getLogger("kazoo.client")
 
 
 def _full_disk_untold() -> None:

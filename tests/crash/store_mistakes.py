@@ -161,7 +161,7 @@ def _refusal_unheard() -> None:
 
 
 def _owners_for_ever() -> None:
-    from disks.host.owners import Owners
+    from disks.host.locks import Owners
 
     original, kept = Owners.begin, list[Any]()
 
@@ -279,7 +279,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "owners: by process id alone",
         "whoever works in another container is taken for dead, and its claims are taken over",
         "tests/unit/tiering/journal/test_journal.py::test_a_claim_holds_where_its_process_id_means_nothing",
-        replaced("disks.host.owners:Owners", "lives", lambda self, name: False),
+        replaced("disks.host.locks:Owners", "lives", lambda self, name: False),
     ),
     (
         "owners: for ever",

@@ -193,7 +193,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "copies: forgotten with the journal",
         "a new journal lists no copies",
         f"{_COPIES}::test_what_another_machine_takes_away_stays_away",
-        replaced("tiering.journal.source_copies:SourceCopyRecords", "are_listed", lambda self: True),
+        replaced("tiering.journal.journal:SourceCopyRecords", "are_listed", lambda self: True),
     ),
     (
         "copies: a fault without a journal",

@@ -25,6 +25,7 @@ import zstandard
 
 from oplog.errors import UsageError
 from tests.command_line import Frostline
+from tests.opened_sources import open_sources
 from tiering.insert.inputs import packed_sizes
 from tiering.insert.inputs.decoded_size import MOST_DECODED_BYTES, bounded
 from tiering.insert.inputs.source_files import find_sources
@@ -216,7 +217,7 @@ def test_rows_of_packed_pages_are_decoded_in_slices(tmp_path: Path, monkeypatch:
     path = tmp_path / f"zeros.{kind}"
     zeros(kind, path)
     definition = define_table("d.t", order_by="id", policy="p", like=sources.source_schema(str(path)))
-    found = list(sources.open_sources([str(path)], None, definition))
+    found = list(open_sources([str(path)], None, definition))
     assert sum(batch.num_rows for batch in found) == 50_000
     assert max(batch.nbytes for batch in found) < 8 << 20
 

@@ -25,7 +25,7 @@ from disks import effects
 from oplog.errors import NoSpace
 from tests.integration.bad_inputs import FEBRUARY, GOOD, HEADER, JANUARY, TABLE, Cli, create, csv
 from tests.integration.bad_inputs import cli as cli
-from tiering.journal.locks import daemon_lock
+from tiering.daemon.lock import daemon_lock
 from tiering.parquet.part_files import write_part_files
 from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table

@@ -128,8 +128,8 @@ def test_a_drained_bucket_keeps_no_part_behind_a_copy(tmp_path: Path, capsys: py
 
 
 def test_spark_reads_the_bucket_where_it_reaches_no_ssd(homes: tuple[Home, Home]) -> None:
-    from spark_tiering.read_options import ReadOptions
-    from spark_tiering.scan_planning import plan_scan
+    from spark_tiering.reading.read_options import ReadOptions
+    from spark_tiering.reading.scan_planning import plan_scan
 
     _, b = homes
     scan = plan_scan(ReadOptions("d.t", str(b.configuration), local_disks="skip"))

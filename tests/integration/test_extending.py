@@ -18,8 +18,8 @@ from disks.memory import MemoryDisk
 from disks.registry import DISK_TYPES, open_disk
 from oplog.errors import UsageError
 from oplog.kinds import Inserted
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.command_line import Frostline
 from tests.documented import blocks, configure_every_type, documented
 from tiering.plugins import PLUGINS
@@ -181,7 +181,7 @@ def test_a_disk_without_an_id_holds_no_parts(with_one: Frostline, monkeypatch: p
     monkeypatch.setitem(DISK_TYPES, "one_file", unknown)
     with_one("query", SUM, code=2)
     assert "disk one is memory" in with_one.error
-    assert "take one out of the configuration" in with_one.error
+    assert "remove one from the configuration" in with_one.error
 
 
 def test_a_disk_type_needs_no_database_and_no_log() -> None:

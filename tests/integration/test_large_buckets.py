@@ -15,7 +15,7 @@ from disks.registry import open_disk
 from disks.workers.process_runner import processes
 from disks.workers.runner import Runner
 from oplog.kinds import Dropped, Inserted
-from restore.verbs import listers
+from restore.verbs import integrity
 from tests.damage import break_pages
 from tests.servers import Server
 from tiering.cli.main import run
@@ -74,8 +74,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         begun.append(workers)
         return processes(workers)
 
-    monkeypatch.setattr(listers, "LARGE_FILES", 0)
-    monkeypatch.setattr(listers.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(integrity, "LARGE_FILES", 0)
+    monkeypatch.setattr(integrity.os, "cpu_count", lambda: 3)
     monkeypatch.setattr("disks.workers.process_runner.processes", counted)
     monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 5)
     return begun
@@ -90,7 +90,7 @@ def test_a_check_finds_the_same(site: Site, large: list[int], monkeypatch: pytes
             site.remove(name)
         site.disk.store.delete([key])
     with monkeypatch.context() as patch:
-        patch.setattr(listers, "LARGE_FILES", 1_000)
+        patch.setattr(integrity, "LARGE_FILES", 1_000)
         expected = site.frostline("fsck", code=4)
     assert large == []
     assert {problem["invariant"] for problem in expected["problems"]} == {"I3", "I4"}
@@ -105,7 +105,7 @@ def test_a_collection_reports_and_deletes_the_same(
     site.disk.transaction(Inserted()).create("a/never", b"abandoned")
     site.remove("f07")
     with monkeypatch.context() as patch:
-        patch.setattr(listers, "LARGE_FILES", 1_000)
+        patch.setattr(integrity, "LARGE_FILES", 1_000)
         expected = site.frostline("gc", code=0)
     assert (expected["referenced"], expected["pending"]) == (20, 1)
     assert site.frostline("gc", code=0) == expected
@@ -126,6 +126,6 @@ def test_a_cache_that_cannot_be_read_expects_nothing(site: Site, large: list[int
 
 
 def test_one_processor_lists_by_itself(site: Site, large: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listers.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(integrity.os, "cpu_count", lambda: 1)
     assert site.frostline("fsck", code=0)["ok"]
     assert large == []

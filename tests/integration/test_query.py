@@ -282,7 +282,7 @@ def test_a_query_only_reads(context: Context, flights: TableDefinition, tmp_path
 @pytest.mark.parametrize("disk", ["ssd", "directory", "s3", "memory"])
 @pytest.mark.parametrize(
     "sql",
-    ["select sum(k) from gone.{} t", "select count(*) from gone.{} where k < 50", "select * from gone.{} limit 1"],
+    ["select sum(k) from gone.{} t", "select count(*) from gone.{} where k < 50", "select * from gone.{} limit 150"],
 )
 def test_a_missing_file_is_an_error_never_a_smaller_answer(
     context: Context, request: pytest.FixtureRequest, disk: str, sql: str

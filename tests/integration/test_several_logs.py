@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.kinds import as_disk

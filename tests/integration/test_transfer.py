@@ -24,8 +24,7 @@ from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
 from disks.stores.wrappers.metered import MeteredStore
-from disks.stores.wrappers.readonly import ReadOnlyStore
-from disks.stores.wrappers.wrapped import WrappedStore
+from disks.stores.wrappers.wrapped import ReadOnlyStore, WrappedStore
 from disks.workers import object_copier
 from oplog.errors import Damaged, Locked, NotFound, Refused, UsageError
 from oplog.kinds import OtherKind, Restored

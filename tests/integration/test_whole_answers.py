@@ -19,9 +19,9 @@ import pytest
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import Projection, read_share
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.servers import Server
 from tests.spark.stores import table, write_config
 from tests.tiers import define, make_context, put_part, put_table, resolver

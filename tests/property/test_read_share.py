@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import Projection, read_share
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.spark.stores import table
 from tiering.engine.store import Store
 from tiering.table.columns.types import arrow_schema

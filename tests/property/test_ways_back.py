@@ -23,8 +23,8 @@ import pytest
 from msgspec.structs import replace
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from disks.contracts.bucket_disk import LoggedDisk
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
 from restore.history.undo import preview, undo
 from restore.rebuild.definitions import NAMES_DIRECTORY

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tests.crash.harness import Failpoints, Mode, hooked

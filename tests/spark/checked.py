@@ -25,7 +25,7 @@ from oplog.kinds import Dropped, Inserted, TableCreated
 from restore.check import data as check_data
 from restore.check.check import CheckOptions, CheckResult, check
 from restore.transfer import blob_copies
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.servers import Server
 from tiering.table import part as part_format
 from tiering.table import schema

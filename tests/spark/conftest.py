@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oplog.errors import UsageError
-from spark_tiering.session import check_java, spark_session
+from spark_tiering.running.session import check_java, spark_session
 from tests.crash import mutants
 from tests.spark.cluster import Cluster, standalone
 from tiering.config.settings import Config, SparkConfig, embedded

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import spark_tiering.spark_runner
+import spark_tiering.running.spark_runner
 from oplog.errors import Transient
-from spark_tiering.session import log_file, spark_session
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.session import log_file, spark_session
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.spark.cluster import CONF
 from tests.spark.pieces import Attempt, nap, whereabouts, work
 from tiering.config.settings import Config, SparkConfig, embedded
@@ -46,7 +46,7 @@ def without_executors(runner: SparkRunner, home: Path) -> list[Any]:
             told.append(record.getMessage())
 
     logging.getLogger("spark_tiering").addHandler(Reader())
-    spark_tiering.spark_runner.WITHOUT_EXECUTOR_SECONDS = 1.0
+    spark_tiering.running.spark_runner.WITHOUT_EXECUTOR_SECONDS = 1.0
     threading.Timer(8.0, stop.set).start()
 
     def job(what: str) -> str:

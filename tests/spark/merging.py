@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from disks.stores.address import StoreAddress
 from disks.workers.runner import Runner
-from spark_tiering.session import log_file, spark_session
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.session import log_file, spark_session
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.servers import Server
 from tests.spark.cluster import CONF
 from tiering.config.reading import load

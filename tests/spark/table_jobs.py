@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import spark_tiering
-from spark_tiering.session import spark_session
+from spark_tiering.running.session import spark_session
 from tests.spark.drivers import settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from restore.history.partitions import attach, detach, drop
 from restore.history.undo import undo
 from spark_tiering.changes.planning import Until, check_changes, latest, plan_batch, plan_changes
 from spark_tiering.datasource import FrostlineSource
-from spark_tiering.read_options import read_options
+from spark_tiering.reading.read_options import read_options
 from spark_tiering.table_reader import FrostlineReader, shares_of
 from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server

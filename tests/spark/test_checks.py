@@ -31,7 +31,7 @@ from restore.rebuild.request import RebuildRequest
 from restore.rebuild.result import RebuildResult
 from restore.transfer.blob_copies import RemoteCopying
 from restore.transfer.transfer import restore_from
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.compat.buckets import captured, put_on_server
 from tests.meddling import Exchange, meddling
 from tests.servers import Server, free_port

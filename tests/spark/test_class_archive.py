@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_tiering.class_archive import java_options
+from spark_tiering.running.class_archive import java_options
 
 LARGE = 150 << 20
 JAVA = 'openjdk version "17.0.15"'

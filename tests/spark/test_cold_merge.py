@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from disks.stores.open import open_store
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.meddling import Exchange, meddling
 from tests.servers import REPOSITORY, Server
 from tests.spark.cluster import Cluster, environment

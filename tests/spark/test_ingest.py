@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from oplog.errors import FrostlineError
-from spark_tiering import session as session_module
+from spark_tiering.running import session as session_module
 from spark_tiering.writing import file_shares, ingest
 from tests.homes import Home
 from tests.spark.ingested import contents, expected, home, rows, written

@@ -20,7 +20,7 @@ import pytest
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from oplog.errors import Throttled
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.spark_runner import SparkRunner
 from spark_tiering.writing import ingest
 from tests.homes import Home
 from tests.spark.ingested import contents, create, expected, home, rows, written

@@ -18,7 +18,7 @@ from oplog.errors import NotFound, UsageError
 from spark_tiering.queries import frames
 from spark_tiering.queries.required import Need
 from spark_tiering.queries.sql import _given
-from spark_tiering.read_options import read_options
+from spark_tiering.reading.read_options import read_options
 from tests.spark.stores import insert, opened, table
 from tiering.catalog.tables import drop_parts
 from tiering.merge.request import MergeRequest

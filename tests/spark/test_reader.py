@@ -16,9 +16,9 @@ from disks.garbage.rules import GcRules
 from oplog import pins
 from oplog.errors import Damaged, Refused
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import Projection, read_share
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, to_bucket, write_config
 from tiering.config.units import format_time

@@ -11,7 +11,7 @@ import pytest
 
 from disks.workers.runner import Runner, threads
 from oplog.errors import Damaged, FrostlineError, Retained, Transient
-from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.running.spark_runner import SparkRunner
 from tests.spark.pieces import Attempt, Secret, length, nap, work
 
 if TYPE_CHECKING:

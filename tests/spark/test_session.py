@@ -16,7 +16,7 @@ import pytest
 from oplog.errors import Transient, UsageError
 from spark_tiering import register
 from spark_tiering.package import archive_bytes, write_archive
-from spark_tiering.session import (
+from spark_tiering.running.session import (
     check_java,
     check_master,
     defaults_of,
@@ -224,8 +224,8 @@ def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own that starts Spark; much shorter than the naps of its tasks."""
     imports = (
         "import os, signal, sys, threading\nfrom pathlib import Path\nfrom oplog.errors import FrostlineError\n"
-        "from spark_tiering.session import spark_session, stop_session\n"
-        "from spark_tiering.spark_runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
+        "from spark_tiering.running.session import spark_session, stop_session\n"
+        "from spark_tiering.running.spark_runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
         "from tests.spark.pieces import nap\n"
     )
     command = [sys.executable, "-c", imports + code, str(home)]
@@ -266,9 +266,12 @@ class TestPackage:
     def test_it_holds_our_packages_and_no_caches(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(write_archive(tmp_path)) as archive:
             names = archive.namelist()
-        assert {"tiering/engine/store.py", "disks/base.py", "oplog/log.py", "spark_tiering/spark_runner.py"} <= set(
-            names
-        )
+        assert {
+            "tiering/engine/store.py",
+            "disks/base.py",
+            "oplog/log.py",
+            "spark_tiering/running/spark_runner.py",
+        } <= set(names)
         assert not [name for name in names if "__pycache__" in name]
         assert names == sorted(names)
 

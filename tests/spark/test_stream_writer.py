@@ -13,12 +13,11 @@ from msgspec.structs import replace
 import spark_tiering
 from oplog.errors import Locked, NotFound, Refused, UsageError
 from spark_tiering.changes.planning import plan_changes
-from spark_tiering.read_options import read_options
-from spark_tiering.scan_planning import Piece
-from spark_tiering.writing.cached_store import close_kept
+from spark_tiering.reading.read_options import read_options
+from spark_tiering.reading.scan_planning import Piece
 from spark_tiering.writing.gathering import SMALL_PARTS
 from spark_tiering.writing.stream_options import stream_options
-from spark_tiering.writing.write_job import begin_job, commit_job
+from spark_tiering.writing.write_job import begin_job, close_kept, commit_job
 from tests.spark.stores import insert, opened, table
 from tests.spark.written import batches, counts
 from tests.spark.written import config as config

@@ -27,7 +27,8 @@ from tests.tools.verb_words import verb_words
 from tiering.cli.frame.options import NAMES
 from tiering.cli.frame.output import encode
 from tiering.cli.main import about_version, build, version_text
-from tiering.config.reading import environment_name, json_schema
+from tiering.config.finding import PREFIX
+from tiering.config.reading import json_schema
 from tiering.config.settings import Config
 
 WIDTH = 100
@@ -127,7 +128,7 @@ def configuration() -> str:
                 f"| `{item.name}` | {_type(item.type, item.name)} | {default} | {described.get(item.name, '')} |"
             )
         example = next(item.name for item in msgspec.structs.fields(struct) if not _is_struct(item.type))
-        lines += ["", f"Environment: `{environment_name((*path, example))}=…` and so on.\n"]
+        lines += ["", f"Environment: `{PREFIX + '__'.join((*path, example)).upper()}=…` and so on.\n"]
     return "\n".join(lines)
 
 

@@ -38,7 +38,7 @@ from tiering.policy.plan import Explanation
 from tui.facts.overview import TopDocument
 from zerocopy.clickhouse.sharing import SharingDocument
 from zerocopy.execution.synced import SyncedTable
-from zerocopy.keeper.node_row import KeeperNode
+from zerocopy.keeper.client import KeeperNode
 from zerocopy.replica.status import OwnReplica, ReplicaStatus
 from zerocopy.verbs.each_table import FailedTable
 

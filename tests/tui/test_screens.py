@@ -19,9 +19,9 @@ from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.daemon.jobs.record import JOBS_FILE
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.status import DaemonStatus, StatusRecord
 from tiering.engine.store import Store
-from tiering.journal.locks import daemon_lock
 from tui.app import help_lines
 from tui.facts.overview import overview
 from tui.facts.storage import Throughput, throughput

@@ -16,9 +16,9 @@ from tests.tui.conftest import DUE
 from tiering.config.settings import InboxConfig, PacingConfig, embedded
 from tiering.daemon.control import ControlServer
 from tiering.daemon.hooks.outbox import HookStatus
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.status import DaemonStatus, LaneStatus, StatusRecord
 from tiering.engine.store import Store
-from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 from tui.facts import work
 from tui.facts.overview import overview

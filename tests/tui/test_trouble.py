@@ -22,8 +22,8 @@ from tiering.catalog.freshness import Freshness
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tui.widgets.as_of import waiting_lines
-from tui.widgets.ascii import ascii_text
 from tui.widgets.grid import Grid, fitted
+from tui.widgets.plain import ascii_text
 
 HOSTILE = "[bold red]x[/] [@click=app.quit]y[/] \x1b[2J\x9b31m\u202e\r\n]8;;http://evil\x07"
 

@@ -59,7 +59,7 @@ ELSEWHERE = {
     "tiering/insert/bad_rows.py": "output",
     "tiering/insert/inputs/json/source.py": "input",
     "tiering/insert/inputs/json/texts.py": "input",
-    "tiering/journal/ingested.py": "a parameter of a query",
+    "tiering/journal/journal.py": "a parameter of a query",
     "tiering/journal/work.py": "handed to its document, and a parameter of a query",
     "tiering/policy/due.py": "a fingerprint",
     "tiering/query/sql/plan.py": "text of a plan",

@@ -23,7 +23,7 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk, existing
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk, identity_of
 from oplog import bounds
 from oplog.documents import Document

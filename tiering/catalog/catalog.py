@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from disks.workers.progress import SILENT, Progress

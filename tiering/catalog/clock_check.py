@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.time_budget import time_budget
 from oplog.errors import FrostlineError
@@ -61,14 +61,13 @@ class ClockSkew(msgspec.Struct, frozen=True):
     source: str
 
 
-class Clocks:
+class Clocks(msgspec.Struct):
     """The other clocks of a store. One request a minute and bucket at most; a bucket that does not answer has none."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._skews: dict[str, tuple[float, timedelta | None]] = {}
-        self._begin: tuple[datetime, float] | None = None
-        self._believed: tuple[datetime, float] | None = None
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _skews: dict[str, tuple[float, timedelta | None]] = {}
+    _begin: tuple[datetime, float] | None = None
+    _believed: tuple[datetime, float] | None = None
 
     def other(self, disks: Mapping[str, Disk], now: datetime, *, steady: bool = True) -> ClockSkew | None:
         """Of all other clocks the one that is farthest from `now`, which is what this machine's clock says. `steady`:

@@ -13,7 +13,7 @@ from itertools import groupby
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from oplog.kinds import BlocksAllocated

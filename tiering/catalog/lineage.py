@@ -16,8 +16,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.kinds import as_disk
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import FrostlineError
@@ -55,15 +57,14 @@ def claims(cover: StoredPart, hidden: StoredPart) -> bool:
     return made or hidden.part.name in cover.part.replaces
 
 
-class Lineage:
+class Lineage(msgspec.Struct):
     """Proofs, each looked for once: what the log says of the past does not change."""
 
-    def __init__(self, disks: Mapping[str, Disk], merges: Merges = no_merges, *, search: bool = True) -> None:
-        """`search`: also in the local index of the logs, which is brought up to date for that."""
-        self._disks = disks
-        self._merges = merges
-        self._search = search
-        self._proved: set[tuple[str, int | None, str, str, str]] = set()
+    disks: Mapping[str, Disk]
+    merges: Merges = no_merges
+    search: bool = True
+    """Also in the local index of the logs, which is brought up to date for that."""
+    _proved: set[tuple[str, int | None, str, str, str]] = set()
 
     def hides(self, cover: StoredPart, hidden: StoredPart) -> bool:
         """Whether the part takes the place of the other. A name is no proof: that of a cloned machine's part stands for
@@ -71,7 +72,7 @@ class Lineage:
         window = cover.definition.settings.deduplication_window
         if not claims(cover, hidden) or not cover.part.may_hold(hidden.part, window=window):
             return False
-        if as_disk(self._disks[cover.disk], BucketDisk) is None:
+        if as_disk(self.disks[cover.disk], BucketDisk) is None:
             return True
         what = (cover.disk, cover.revision, cover.directory, hidden.directory, content_digest(hidden.part))
         if what not in self._proved and not self._is_proved(cover, hidden):
@@ -82,12 +83,12 @@ class Lineage:
     def _is_proved(self, cover: StoredPart, hidden: StoredPart) -> bool:
         if self._journal_names(cover, hidden):
             return True
-        logged = as_disk(self._disks[cover.disk], LoggedDisk)
+        logged = as_disk(self.disks[cover.disk], LoggedDisk)
         if logged is None or logged.unreachable:
             return False
         try:
             return self._commit_names(logged, cover, hidden) or (
-                self._search and self._merges_lead(logged, cover, hidden)
+                self.search and self._merges_lead(logged, cover, hidden)
             )
         except FrostlineError:  # an entry that is gone, or altered, proves nothing
             return False
@@ -95,7 +96,7 @@ class Lineage:
     def _journal_names(self, cover: StoredPart, hidden: StoredPart) -> bool:
         """Whether merges of this machine lead from the one to the other."""
         found = {hidden.part.name}
-        for record in reversed(self._merges(cover.definition.uuid)):  # the oldest first
+        for record in reversed(self.merges(cover.definition.uuid)):  # the oldest first
             if found.isdisjoint(record.inputs) or (record.state == "failed" and record.rows_in):
                 continue  # where one that failed did commit, its commit says so
             found.add(record.output)
@@ -130,7 +131,7 @@ class Lineage:
         return False
 
     def _digest(self, stored: StoredPart) -> str:
-        return hashlib.sha256(self._disks[stored.disk].read(stored.path(PART_FILE))).hexdigest()
+        return hashlib.sha256(self.disks[stored.disk].read(stored.path(PART_FILE))).hexdigest()
 
 
 def _merge_of(disk: LoggedDisk, directory: str, sha256: str, after: int) -> Commit | None:

@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from disks.base import Disk, Transaction
-from disks.bucket_disk import BucketTransaction
+from disks.contracts.bucket_disk import BucketTransaction
 from oplog.errors import Locked, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context

@@ -30,19 +30,16 @@ if TYPE_CHECKING:
     from tiering.policy.ttl import Due
 
 
-class Reservations:
+class Reservations(msgspec.Struct):
     """The ledger of space promised to work in progress, and the choice of disks that honours it."""
 
-    def __init__(
-        self, config: Config, disks: Mapping[str, Disk], drained: Callable[[], Collection[str]] = frozenset
-    ) -> None:
-        """`drained`: the disks that nothing new goes to, asked for each choice."""
-        self._config = config
-        self._disks = disks
-        self._drained = drained
-        self._lock = threading.Lock()
-        self._reserved: dict[str, int] = {}
-        self._turns: dict[tuple[str, str], int] = {}
+    config: Config
+    disks: Mapping[str, Disk]
+    drained: Callable[[], Collection[str]] = frozenset
+    """The disks that nothing new goes to, asked for each choice."""
+    _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
+    _reserved: dict[str, int] = {}
+    _turns: dict[tuple[str, str], int] = {}
 
     def reserved(self, disk: str) -> int:
         """Bytes promised on the disk."""
@@ -52,7 +49,7 @@ class Reservations:
     def states(self) -> dict[str, DiskState]:
         """Every disk as the policy wants it, promised space included. A disk that cannot answer counts as broken."""
         with self._lock:
-            return self._states(self._disks)
+            return self._states(self.disks)
 
     @contextmanager
     def for_insert(
@@ -64,7 +61,7 @@ class Reservations:
         says where round robin begins in this process: short ones would all begin with the first disk. Raises `NoSpace`
         when no volume takes the part.
         """
-        policy = self._config.policy(definition.policy)
+        policy = self.config.policy(definition.policy)
         with self._lock:
             for volume in policy.volumes:
                 self._turns.setdefault((definition.policy, volume.name), first_turn)
@@ -78,7 +75,7 @@ class Reservations:
     @contextmanager
     def for_merge(self, definition: TableDefinition, sources: Iterable[str], size_bytes: int) -> Iterator[str]:
         """Promise space for a merge of parts on the `sources` disks; gives the disk's name. Raises `NoSpace`."""
-        policy = self._config.policy(definition.policy)
+        policy = self.config.policy(definition.policy)
         if (
             definition.is_replicated
         ):  # what lies in a bucket here may lie on disks elsewhere: the merge is made on disks
@@ -150,7 +147,7 @@ class Reservations:
                 return choice.disk
             problems.append(choice.why)
         for name in {disk for volume in volumes for disk in volume.disks}:
-            if name in self._disks and self._disks[name].unreachable:
+            if name in self.disks and self.disks[name].unreachable:
                 raise DiskUnreachable(
                     f"no disk that can be reached takes a part of {format_size(size_bytes)}: {'; '.join(problems)}",
                     hint="nothing was changed; try again when the bucket answers",
@@ -179,7 +176,7 @@ class Reservations:
         if any(not placement.fits(name, states[name], size_bytes) for name in usable):
             return states
         for name in usable:
-            disk = self._disks[name]
+            disk = self.disks[name]
             while placement.fits(name, states[name], size_bytes) and retained_drops.give_way(disk):
                 states[name] = self._states([name])[name]
         return states
@@ -189,11 +186,11 @@ class Reservations:
         return {name: ("shared", f"disk {name}: {why}") for name in volume.disks if self._is_remote(name)}
 
     def _is_remote(self, name: str) -> bool:
-        return name in self._disks and self._disks[name].capabilities.remote
+        return name in self.disks and self.disks[name].capabilities.remote
 
     def _states(self, names: Iterable[str]) -> dict[str, DiskState]:
-        drained = self._drained()
-        found = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in names}
+        drained = self.drained()
+        found = {name: _state(name, self.disks.get(name), self._reserved.get(name, 0)) for name in names}
         return {name: msgspec.structs.replace(state, drained=name in drained) for name, state in found.items()}
 
     def _add(self, disk: str, size_bytes: int) -> None:

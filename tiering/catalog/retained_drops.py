@@ -17,7 +17,7 @@ from datetime import datetime
 import msgspec
 
 from disks.base import Disk, list_each
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import Conflict, FrostlineError, NotFound
@@ -73,7 +73,7 @@ def let_go(
     ]
 
 
-def give_way(disk: Disk, actor: str = "reservation") -> bool:
+def give_way(disk: Disk) -> bool:
     """Remove what was dropped first of all that the disk keeps; False when there is nothing that could go."""
     if not _can_change(disk):
         return False
@@ -82,7 +82,7 @@ def give_way(disk: Disk, actor: str = "reservation") -> bool:
         for group in disk.directories(STORE_DIRECTORY)
         for uuid in disk.directories(f"{STORE_DIRECTORY}/{group}")
     ]
-    return any(_remove(disk, kept, actor) for kept in _kept(disk, tables))
+    return any(_remove(disk, kept, "reservation") for kept in _kept(disk, tables))
 
 
 def _can_change(disk: Disk) -> bool:

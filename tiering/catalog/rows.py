@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from disks.base import Disk, DiskUsage
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import Catalog, PartState, StoredPart

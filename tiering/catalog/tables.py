@@ -21,7 +21,6 @@ from tiering.catalog.context import Context
 from tiering.catalog.definitions import table_names
 from tiering.catalog.definitions.unreadable import UnreadableTable, last_definition, version_of
 from tiering.config.settings import PolicyConfig
-from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.names import alike, check_told_apart
@@ -277,11 +276,6 @@ def _require_holders(context: Context, directories: list[str], operation: str, *
                 f"{operation}: disk {disk.name} is read-only and holds some of it",
                 hint="set read_only: false in its configuration, or remount it for writing; nothing was changed",
             )
-
-
-def being_dropped(journal: Journal) -> set[str]:
-    """The directories of every drop whose intent is written: the decision, whatever the disks still hold."""
-    return {directory for unfinished in journal.drops() for directory in unfinished.drop.directories}
 
 
 def finish_drop(context: Context, decided: Drop) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from disks.host.locks import hold_lock
 from oplog.errors import FrostlineError, Locked, Refused
 from tiering.cli import main as command_line
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED
@@ -24,7 +25,6 @@ from tiering.config.escaping import visible
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.runs import JobFiles, RunOrder, RunReport
 from tiering.daemon.log_lines import LogStream
-from tiering.journal.locks import hold_lock
 
 if TYPE_CHECKING:
     from tiering.daemon.jobs.kinds import JobKind

@@ -23,6 +23,8 @@ from tiering.cli.frame.output import encode, print_error
 from tiering.cli.frame.signals import STOPPED, end_in_time, raising
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
 from tiering.cli.frame.verb_table import VerbGroup
+from tiering.config.escaping import visible
+from tiering.config.secrets import without_passwords
 from tiering.daemon.log_lines import LogStream
 
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
@@ -226,9 +228,6 @@ def _trace(verbose: bool) -> None:
         if isinstance(sys.stderr, LogStream):
             logging.getLogger("frostline").error("details follow", exc_info=True)
             return
-        from tiering.config.escaping import visible
-        from tiering.config.secrets import without_passwords
-
         for line in without_passwords(traceback.format_exc()).rstrip("\n").split("\n"):
             print(visible(line), file=sys.stderr)
 

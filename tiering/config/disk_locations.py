@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from disks.config import DiskConfig, ObjectDiskConfig
-from disks.disk_location import DiskLocation
-from disks.registry import DISK_TYPES
+from disks.registry import DISK_TYPES, DiskLocation
 from oplog.errors import UsageError
 from tiering.config.settings import Config
 

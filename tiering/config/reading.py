@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -341,6 +342,32 @@ def _or_text(key: Yaml, example: str) -> Yaml:
     return {**kept, "anyOf": [*choices, text]}
 
 
-def environment_name(path: tuple[str, ...]) -> str:
-    """The variable that sets a key."""
-    return PREFIX + "__".join(path).upper()
+_STATE_PATH = re.compile(r"""^state_path:[ \t]+(?:"([^"]+)"|'([^']+)'|([^\s'"#&*!|>{\[][^#\n]*))""", re.MULTILINE)
+
+
+def state_directory_of(given: str | Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Where the state of a configuration lies that cannot be read, as far as the file tells; None where it is gone or
+    does not. A daemon works on by what the file said before, and its clients find it by the file as it is now."""
+    try:
+        file = find_file(given, environment)
+        base = default_home(environment) if file is None else file.absolute().parent
+        path = environment.get(f"{PREFIX}STATE_PATH") or (
+            None if file is None else _state_path_in(text_of(file, CONFIGURATION_BYTES))
+        )
+    except (UsageError, OSError, UnicodeDecodeError):
+        return None
+    return (base / Path(path).expanduser()).absolute() if path else embedded(default_home(environment)).state_directory
+
+
+def _state_path_in(text: str) -> str | None:
+    """The file's `state_path`, by itself where the file is no YAML. None where it has none."""
+    import yaml
+
+    value: Any = None
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        if (line := _STATE_PATH.search(text)) is not None:
+            return next(part for part in line.groups() if part is not None).strip()
+    path = value.get("state_path") if isinstance(value, dict) else None
+    return path if isinstance(path, str) else None

@@ -21,12 +21,13 @@ from typing import Any
 import msgspec
 
 from disks import effects
+from disks.host.locks import lock_holder
 from oplog.bounds import UNREADABLE
 from oplog.errors import FrostlineError, Transient, UsageError
 from tiering.config.jobs import JOB_NAMES
 from tiering.daemon.jobs.jobs import DaemonJobs
+from tiering.daemon.lock import daemon_lock_path
 from tiering.daemon.reload import Taken
-from tiering.journal.locks import daemon_lock_path, lock_holder
 
 SOCKET_FILE = "daemon.sock"
 _MOST_BYTES = 1024 * 1024

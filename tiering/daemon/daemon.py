@@ -9,6 +9,8 @@ neither a listing nor a merge of hours keeps what is due from moving.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import logging
 import os
 import threading
@@ -34,8 +36,8 @@ from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.log_lines import LogStream, fields
-from tiering.daemon.memory import MemoryKeeping
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import Changes, DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
@@ -45,7 +47,6 @@ from tiering.engine import capacity, replication
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.iceberg.follow import publish_due
-from tiering.journal.locks import daemon_lock
 from tiering.move import mover
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ _TOLD_APART = {"gc": "last_gc", "cold_merges": "last_cold_merge"}
 """The jobs whose last run has a field in the status."""
 
 log = logging.getLogger("frostline.daemon")
+
+_GIVE_BACK_SECONDS = 60.0
 
 
 def run(
@@ -504,3 +507,35 @@ class GuardedWatch:
         if problem != status.unserved:
             failures = status.failures + 1 if problem else status.failures
             self._record(unserved=problem, failures=failures, last_error=problem or status.last_error)
+
+
+def give_back() -> None:
+    """Collect what nobody can reach, and return what is free. Takes about a tenth of a second."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):  # another C library
+        log.debug("this system's allocator is not asked to return what is free")
+
+
+class MemoryKeeping:
+    """Gives back what work left in memory, at most once a minute: a process that lives for months must not grow with
+    what it did. Arrow's buffers that only a circle of objects holds wait for a full collection, which Python makes the
+    later the more it knows; and the allocator keeps what was freed. For one thread."""
+
+    def __init__(self, give: Callable[[], None] = give_back, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` counts seconds, and never goes back."""
+        self._give, self._clock = give, clock
+        self._worked = False
+        self._given = clock()
+
+    def worked(self) -> None:
+        """Something was done that may have left something."""
+        self._worked = True
+
+    def look(self) -> None:
+        """Give back where something was done, and the last time is a minute ago. A daemon at rest does nothing."""
+        now = self._clock()
+        if self._worked and now - self._given >= _GIVE_BACK_SECONDS:
+            self._worked, self._given = False, now
+            self._give()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from disks.host.locks import lock_holder
 from oplog.documents import Document
 from oplog.entry import now
 from tiering.daemon.hooks.outbox import HookStatus
+from tiering.daemon.lock import daemon_lock_path
 from tiering.daemon.state_file import StateFile
-from tiering.journal.locks import daemon_lock_path, lock_holder
 
 if TYPE_CHECKING:
     from tiering.daemon.inbox.inbox import Round

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
-from disks.host.database_copy import for_reading
+from disks.host.database import for_reading
 from disks.host.reserve import Reserve
 from disks.local.tree import OWN_DIRECTORY
 from disks.object_disk.sharing.writers import WriterClaim

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables

@@ -10,7 +10,6 @@ from disks.kinds import check_holds_parts
 from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import SILENT, Progress
-from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.identities.identity import Identities
@@ -53,7 +52,7 @@ def make_context(
         catalog=Catalog(
             config,
             disks,
-            dropping=lambda: tables.being_dropped(journal),
+            dropping=journal.being_dropped,
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             index=PartIndex(state / "catalog.db"),
             copies=journal.source_copies,
@@ -68,5 +67,6 @@ def make_context(
         clock=clock,
         identities=identities,
     )
-    replication.put_marks(disks.values(), config, context)
+    if config.keeper.hosts:
+        replication.put_marks(disks.values(), config, context)
     return context

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks
 from disks.kinds import as_disk
 from disks.object_disk.sharing.marks import LateMarks

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.references import clock_objection
 from disks.object_disk.sharing import retiring
 from disks.object_disk.sharing.other_log import OtherLog, other_logs

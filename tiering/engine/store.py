@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk, with_commits
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress

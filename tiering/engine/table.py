@@ -3,12 +3,14 @@ frame or relation of another library. `tiering.engine.store.Store.table` gives i
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disks.workers.progress import Task
+from oplog.errors import UsageError
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -17,7 +19,7 @@ from tiering.engine import recovery as recovering
 from tiering.engine import replication
 from tiering.table.schema import TableDefinition
 
-if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
+if TYPE_CHECKING:
     import duckdb
     import pandas
     import polars
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
     from tiering.engine.write_job import WriteResult
     from tiering.insert.insert import InsertResult
     from tiering.insert.uploaded.part_writer import WriteJob
+
 
 logger = logging.getLogger(__name__)
 
@@ -150,15 +153,11 @@ class Table:
         It is the table as it is now, and keeps removed parts on the SSD while it lives, as `dataset` does.
         Raises `UsageError` where Polars is not installed.
         """
-        from tiering.query import frames
-
-        return frames.polars_frame(self.dataset())
+        return polars_frame(self.dataset())
 
     def to_pandas(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pandas.DataFrame:  # noqa: A002
         """The rows of `scan` in memory as a pandas frame. Raises `UsageError` where pandas is not installed."""
-        from tiering.query import frames
-
-        frames.check_installed("pandas")
+        check_installed("pandas")
         return self.scan(columns=columns, filter=filter).read_all().to_pandas()
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
@@ -185,3 +184,19 @@ def counted(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.Record
     for batch in batches:
         yield batch
         task.advance(size_bytes=batch.nbytes, items=batch.num_rows)
+
+
+def polars_frame(dataset: pa.dataset.Dataset) -> polars.LazyFrame:
+    """The dataset as a lazy frame; filters and chosen columns reach the dataset. Raises `UsageError` without Polars."""
+    check_installed("polars")
+    import polars
+
+    return polars.scan_pyarrow_dataset(dataset)
+
+
+def check_installed(name: str) -> None:
+    """Raise `UsageError` unless the library is there. Imports nothing."""
+    if importlib.util.find_spec(name) is None:
+        raise UsageError(
+            f"{name} is not installed", hint=f"python -m pip install {name}; scan() gives Arrow without it"
+        )

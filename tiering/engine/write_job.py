@@ -21,7 +21,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk, with_commits
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused

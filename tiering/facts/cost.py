@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import asdict, replace
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.sharing.shared_bytes import shared_bytes
 from oplog.errors import FrostlineError
@@ -20,7 +20,7 @@ from tiering.policy.pacing import price_of
 from tiering.policy.placement import ordered_volumes
 
 if TYPE_CHECKING:
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from tiering.engine.store import Store
     from tiering.policy.plan import Move, TtlDelete
     from tiering.table.schema import TableDefinition

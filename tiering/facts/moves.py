@@ -11,10 +11,13 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from disks.garbage.report import GcRow
+from tiering.catalog.stored import LazyPart
+from tiering.config.units import counted
 from tiering.facts.merges import MergeRow
 from tiering.move.report import FailedMove, MovedPart, SkippedMove
 from tiering.policy.cost import Cost
-from tiering.policy.plan import WAITING, Move, Stay, TtlDelete
+from tiering.policy.plan import HELD, NO_DISK, WAITING, Move, Stay, TtlDelete
+from tiering.table.part import PartName
 
 if TYPE_CHECKING:
     from tiering.engine.maintenance import TickReport
@@ -121,9 +124,6 @@ def pass_document(report: TickReport, gc: list[GcRow]) -> PassDocument:
 def why_nothing_moves(store: Store, planned: Plan) -> str:
     """A sentence about a plan without moves and deletes. Not the same: nothing is due, what is due is held back, and
     nobody knows, as a disk is away."""
-    from tiering.config.units import counted
-    from tiering.policy.plan import HELD, NO_DISK
-
     held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
     if held is not None:
         return f"Nothing moves: {held.detail}."
@@ -152,9 +152,7 @@ def would_move(moves: Iterable[Move]) -> list[WouldMove]:
 def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:
     """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch. Of each part only
     its files are read."""
-    from tiering.catalog.stored import LazyPart
     from tiering.policy import cost
-    from tiering.table.part import PartName
 
     partitions: dict[str, set[str]] = {}
     for move in moves:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from disks.host.locks import lock_holder
 from tiering.config.settings import Config
 from tiering.daemon.jobs.record import JobRecord, read
+from tiering.daemon.lock import daemon_lock_path
 from tiering.journal.journal import Journal
-from tiering.journal.locks import daemon_lock_path, lock_holder
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:

@@ -11,16 +11,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.sharing.writers import refusal
+from tiering.catalog.new_parts import with_several_writers
 from tiering.catalog.rows import bytes_by_disk, usage_rows
 from tiering.catalog.stored import Broken
+from tiering.daemon.jobs.record import read
 from tiering.daemon.jobs.row import JobRow
 from tiering.daemon.status import DaemonStatus
 from tiering.engine.small_parts import Crowded, crowded
 from tiering.facts.backups import BackupsStatus
 from tiering.facts.replicas import WaitingReplica, waiting_replicas
+from tiering.move.policy_facts import failing_moves
 from tiering.parquet.read_cache import CacheFigures
 from tiering.policy.plan import WAITING
 
@@ -136,7 +139,6 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
 def store_status(store: Store, planned: Plan | None = None, *, backups: BackupsStatus | None = None) -> StoreStatus:
     """The store now. `planned` is the plan of now, where somebody has made it already."""
     from tiering.catalog.new_parts import repeated
-    from tiering.move.policy_facts import failing_moves
 
     planned = store.plan(rest="none") if planned is None else planned
     journal, config = store.context.journal, store.context.config
@@ -191,8 +193,6 @@ def not_written(store: Store) -> list[NotWritten]:
 
 def garbage(config: Config) -> dict[str, int] | None:
     """What nothing in the buckets names, as the daemon's last gc left it; None where none ran."""
-    from tiering.daemon.jobs.record import read
-
     known = read(config.state_directory).get("gc")
     return dict(known.figures) if known is not None and known.figures else None
 
@@ -223,8 +223,6 @@ def _cache_status(config: Config) -> CacheStatus | None:
 
 def _of_several_writers(store: Store, definition: TableDefinition) -> Iterable[StoredPart]:
     """The parts of the table that may hold what another machine inserted as well."""
-    from tiering.catalog.new_parts import with_several_writers
-
     sums = store.context.catalog.sums(definition)
     if sums is None:
         return store.parts(definition.uuid)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import make_directory, replace_file
 from disks.garbage.publications import remove_publication
 from disks.kinds import as_disk

@@ -6,7 +6,7 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.stores.base import ObjectInfo
 from oplog.revision import PUBLICATIONS_PREFIX
 from tiering.iceberg import metadata as format_

@@ -6,6 +6,7 @@ The journal never decides what data exists - the disks do - so losing it loses h
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,20 +14,30 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from oplog.errors import Locked, UsageError
-from tiering.journal import generation
-from tiering.journal.ingested import Ingested
+from tiering.journal.file import JournalFile, advance_generation, now_text, renew_id, time_of
 from tiering.journal.known_disks import KnownDisks
 from tiering.journal.known_replicas import ReplicaRecords
-from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.overrides import Overrides
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
-from tiering.journal.source_copies import SOURCE_COPIES, SourceCopyRecords
 from tiering.journal.work import WorkRecords
 
 _KEPT = 100_000
 _UNSEEN = """CREATE TABLE IF NOT EXISTS unseen (
   number INTEGER PRIMARY KEY AUTOINCREMENT, table_uuid TEXT NOT NULL UNIQUE)"""
+_INBOX_FILES = (
+    "CREATE TABLE IF NOT EXISTS inbox_files (table_uuid TEXT NOT NULL, sha256 TEXT NOT NULL, name TEXT NOT NULL,"
+    " created TEXT NOT NULL, PRIMARY KEY (table_uuid, sha256))"
+)
+_KEPT_FILES = 1_000_000
+SOURCE_COPIES = (
+    "CREATE TABLE IF NOT EXISTS source_copies (table_uuid TEXT NOT NULL, part TEXT NOT NULL,"
+    " PRIMARY KEY (table_uuid, part)) WITHOUT ROWID"
+)
+_LISTED = "source_copies"
+"""In `meta`: the list holds all of them."""
 
 
 class Journal:
@@ -74,7 +85,7 @@ class Journal:
                 "INSERT INTO blocks VALUES (?, ?) ON CONFLICT (table_uuid) DO UPDATE SET next = excluded.next",
                 (table_uuid, first + count),
             )
-            generation.advance(connection)
+            advance_generation(connection)
             return int(first)
 
     def next_block(self, table_uuid: str) -> int:
@@ -97,23 +108,23 @@ class Journal:
                     "next = max(next, excluded.next)",
                     (table_uuid, first_block),
                 )
-            generation.advance(connection)
+            advance_generation(connection)
 
     def generation(self) -> tuple[str, int]:
         """The id of the journal, and how far it is; "" before anything was noted."""
-        return generation.of(self.file)
+        return self.file.generation()
 
     def go_on_from(self, seen: int) -> bool:
         """The journal was seen at this generation. Where it is behind, it is an older copy of itself: it goes on after
         that one, gives no more of the block numbers that it may have given, and counts the disks again. Whether it
         was."""
         with self.file.write("go_on_from", seen) as connection:
-            if generation.of(self.file)[1] >= seen:
+            if self.file.generation()[1] >= seen:
                 return False
             connection.execute("DELETE FROM blocks")
             if self.file.has_table("disks"):  # what it counted there was counted before what it has forgotten
                 connection.execute("UPDATE disks SET counted = 0, changes = changes + 1 WHERE holdings != '{}'")
-            generation.advance(connection, seen)
+            advance_generation(connection, seen)
             return True
 
     def renew(self) -> None:
@@ -121,7 +132,7 @@ class Journal:
         block numbers that the copy may give."""
         with self.file.write("renew_journal", "") as connection:
             connection.execute("DELETE FROM blocks")
-            generation.renew(connection)
+            renew_id(connection)
 
     def block_ranges(self, table_uuid: str) -> set[int]:
         """The ranges of block numbers that are this machine's."""
@@ -132,7 +143,7 @@ class Journal:
         """Another machine has the range: no number of it is given any more."""
         with self.file.write("forget_block_range", table_uuid) as connection:
             connection.execute("DELETE FROM block_ranges WHERE table_uuid = ? AND number = ?", (table_uuid, number))
-            generation.advance(connection)
+            advance_generation(connection)
 
     # What was put in without a look at the buckets
 
@@ -260,6 +271,10 @@ class Journal:
         found = ((row, decode_drop(row["kind"], row["payload"], journal=str(self.file.path))) for row in rows)
         return [UnfinishedDrop(id=row["id"], drop=drop) for row, drop in found if drop is not None]
 
+    def being_dropped(self) -> set[str]:
+        """The directories of these drops: the decision, whatever the disks still hold."""
+        return {directory for unfinished in self.drops() for directory in unfinished.drop.directories}
+
     def forget_table(self, table_uuid: str) -> None:
         """Drop what belongs to a table that is gone: pins and pauses. Its history stays, and its block numbers: a table
         that comes back must not give them again."""
@@ -287,11 +302,10 @@ _CAPACITY_TABLE = (
 )
 
 
-class Capacity:
+class Capacity(msgspec.Struct):
     """Ten minutes in which nobody looked have no entry: it is not known what was there."""
 
-    def __init__(self, file: JournalFile) -> None:
-        self._file = file
+    _file: JournalFile
 
     def note(self, bytes_by_disk: Mapping[str, int], now: datetime) -> None:
         """Note what lies on each disk now; the last of ten minutes counts. Not durable; what is a week old goes.
@@ -327,3 +341,76 @@ class Capacity:
 
 def _slot(now: datetime) -> int:
     return int(now.timestamp()) // SLOT_SECONDS
+
+
+class Ingested(msgspec.Struct):
+    """The part of the journal that knows files. Losing it loses the comparison with old files, never a row."""
+
+    _file: JournalFile
+
+    def names_of(self, table_uuid: str, digests: Iterable[str]) -> dict[str, str]:
+        """Of these SHA-256s, those that are in the table, and under which name they came. Writes nothing."""
+        if not self._file.has_table("inbox_files"):
+            return {}
+        rows = self._file.read(
+            "SELECT sha256, name FROM inbox_files WHERE table_uuid = ? AND sha256 IN (SELECT value FROM json_each(?))",
+            (table_uuid, json.dumps(list(digests))),
+        )
+        return {row["sha256"]: row["name"] for row in rows}
+
+    def note(self, table_uuid: str, names: Mapping[str, str]) -> None:
+        """These are in, by SHA-256. What is known already stays as it is."""
+        with self._file.write("note_ingested", len(names)) as connection:
+            connection.execute(_INBOX_FILES)
+            connection.executemany(
+                "INSERT OR IGNORE INTO inbox_files VALUES (?, ?, ?, ?)",
+                [(table_uuid, digest, name, now_text()) for digest, name in names.items()],
+            )
+            connection.execute(
+                "DELETE FROM inbox_files WHERE rowid <= (SELECT max(rowid) FROM inbox_files) - ?", (_KEPT_FILES,)
+            )
+
+
+class SourceCopyRecords(msgspec.Struct):
+    """The part of the journal that lists them. A part may be listed that is no copy: the log of the bucket decides."""
+
+    _file: JournalFile
+
+    def parts(self) -> dict[str, set[str]]:
+        """The listed parts by the uuid of their table, and those of moves that have not ended."""
+        found: dict[str, set[str]] = {}
+        rows = self._file.read("SELECT table_uuid, part FROM moves WHERE state IN ('copying', 'committed')")
+        if self._file.has_table("source_copies"):
+            rows += self._file.read("SELECT table_uuid, part FROM source_copies")
+        for row in rows:
+            found.setdefault(row["table_uuid"], set()).add(row["part"])
+        return found
+
+    def add(self, parts: Iterable[tuple[str, str]], *, all_listed: bool = False) -> None:
+        """List parts, each as (uuid of its table, name). `all_listed`: there are no others."""
+        rows = list(parts)
+        if not rows and not all_listed:
+            return
+        with self._file.write("add_source_copies", len(rows)) as connection:
+            connection.execute(SOURCE_COPIES)  # a journal of an earlier version has none
+            connection.executemany("INSERT OR IGNORE INTO source_copies VALUES (?, ?)", rows)
+            if all_listed:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, 'all')", (_LISTED,))
+
+    def forget(self, parts: Iterable[tuple[str, str]]) -> None:
+        """These are no copies: removed, or at home again."""
+        if (rows := list(parts)) and self._file.has_table("source_copies"):
+            with self._file.write("forget_source_copies", len(rows)) as connection:
+                connection.executemany("DELETE FROM source_copies WHERE table_uuid = ? AND part = ?", rows)
+
+    def are_listed(self) -> bool:
+        """Whether the list holds all copies: that of a new journal, or of an older version, does not."""
+        return bool(self._file.read("SELECT 1 FROM meta WHERE key = ?", (_LISTED,)))
+
+    def kept_between(self, table_uuid: str, part: str) -> tuple[str, ...]:
+        """The disks of the part's last move, if that left the part on both; else none."""
+        rows = self._file.read(
+            "SELECT * FROM moves WHERE table_uuid = ? AND part = ? ORDER BY id DESC LIMIT 1", (table_uuid, part)
+        )
+        is_kept = bool(rows) and bool(rows[0]["keep_source"]) and rows[0]["state"] in ("committed", "done")
+        return (rows[0]["source"], rows[0]["target"]) if is_kept else ()

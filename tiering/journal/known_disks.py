@@ -9,8 +9,7 @@ import msgspec
 
 from oplog.documents import Document
 from oplog.stamps import CommitStamp
-from tiering.journal import generation
-from tiering.journal.opened import JournalFile, now_text
+from tiering.journal.file import JournalFile, advance_generation, now_text
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS disks (
@@ -54,11 +53,10 @@ class KnownDisk(msgspec.Struct, frozen=True):
     holdings: dict[str, Holding] = {}
 
 
-class KnownDisks:
+class KnownDisks(msgspec.Struct):
     """The part of the journal that says which disks there are. Losing it loses the comparison, never a row."""
 
-    def __init__(self, file: JournalFile) -> None:
-        self._file = file
+    _file: JournalFile
 
     def all(self) -> dict[str, KnownDisk]:
         """By name. Writes nothing."""
@@ -87,7 +85,7 @@ class KnownDisks:
                 (name, identity, kind, location, now_text()),
             )
             connection.execute("INSERT INTO disk_writers VALUES (?, ?, ?, ?)", (name, *self._file.owner))
-            generation.advance(connection)
+            advance_generation(connection)
 
     def count(self, name: str, changes: int, holdings: Holdings) -> None:
         """What the disk holds, as it was read after `changes` was. Nothing when somebody writes, or has begun since."""

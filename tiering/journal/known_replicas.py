@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from oplog.documents import Document
-from tiering.journal.opened import JournalFile, now_text
+from tiering.journal.file import JournalFile, now_text
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS replicas (table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL,"
@@ -60,11 +60,10 @@ class WholeFetch(msgspec.Struct, frozen=True):
     """When, in RFC 3339 UTC."""
 
 
-class ReplicaRecords:
+class ReplicaRecords(msgspec.Struct):
     """The part of the journal about replicated tables. Losing it loses the comparison with Keeper, never a row."""
 
-    def __init__(self, file: JournalFile) -> None:
-        self._file = file
+    _file: JournalFile
 
     def record(self, table_uuid: str) -> KnownReplicas:
         """What is known of the table. Writes nothing."""

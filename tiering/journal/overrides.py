@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import JournalFile, now_text, time_of
+from tiering.journal.file import JournalFile, now_text, time_of
 from tiering.journal.records import PAUSE_KINDS, PartPin, Pause, PauseKind
 
 _DRAINED = """CREATE TABLE IF NOT EXISTS drained_disks (
   name TEXT PRIMARY KEY, created TEXT NOT NULL, actor TEXT NOT NULL) WITHOUT ROWID"""
 
 
-class Overrides:
+class Overrides(msgspec.Struct):
     """The part of the journal that people write."""
 
-    def __init__(self, file: JournalFile) -> None:
-        self._file = file
+    _file: JournalFile
 
     def pause(self, table_uuid: str | None, kinds: Iterable[PauseKind] = PAUSE_KINDS, *, actor: str = "") -> None:
         """Let automatic work of these kinds wait, for one table or (None) for all."""

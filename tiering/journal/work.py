@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
+
 from oplog.documents import Document
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import JournalFile, now_text, time_of
+from tiering.journal.file import JournalFile, now_text, time_of
 from tiering.journal.records import (
     ACTIVE_MERGES,
     ACTIVE_MOVES,
@@ -51,11 +53,10 @@ _PROGRESS = "CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, bytes 
 _NOTHING: Mapping[int, int] = {}
 
 
-class WorkRecords:
+class WorkRecords(msgspec.Struct):
     """The part of the journal that movers and mergers write."""
 
-    def __init__(self, file: JournalFile) -> None:
-        self._file = file
+    _file: JournalFile
 
     # Moves
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from disks.base import Transaction
-from disks.bucket_disk import BucketTransaction
+from disks.contracts.bucket_disk import BucketTransaction
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 from tiering.catalog.copies import copying

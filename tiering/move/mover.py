@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from disks.base import Disk, Transaction, existing
-from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Conflict, FrostlineError, LeaseExpired, Locked, NotFound, Refused
 from oplog.kinds import Moved

@@ -122,6 +122,17 @@ class CheckedFile(RangedFile):
             start = run.stop
         return pieces
 
+    def read_whole(self, put: Callable[[int, memoryview], None]) -> None:
+        """Give all of it, some at a time: where it lies, bytes. Nothing says that these are what was written until this
+        has ended."""
+        if self._learn(put):
+            return
+        for first in range(0, self._size, _LEARNING_BYTES):
+            start = first
+            for piece in self.pieces(first, min(first + _LEARNING_BYTES, self._size)):
+                put(start, piece)
+                start += len(piece)
+
     def _bytes(self, start: int, stop: int) -> bytes | memoryview:
         pieces = self.pieces(start, stop)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -180,23 +191,33 @@ class CheckedFile(RangedFile):
     def _damaged(self, fault: str) -> Damaged:
         return Damaged(f"{self._label} is not what was written: {fault}", hint=self._hint)
 
-    def _learn(self) -> None:
-        """Compare the whole file with its SHA-256, and remember its blocks."""
+    def _learn(self, put: Callable[[int, memoryview], None] | None = None) -> bool:
+        """Compare the whole file with its SHA-256, and remember its blocks. Whether it was read for that, and `put`."""
         with self._lock:
-            if not self._sections:
-                found = _learned.get(self._file.sha256) or self._compared_blocks()
-                self._starts = [section.start for section in found]
-                self._sections = found
+            if self._sections:
+                return False
+            known = _learned.get(self._file.sha256)
+            found = known or self._compared_blocks(put) or self._compared_blocks(put)
+            if not found:
+                raise self._damaged("its SHA-256 is another one")
+            self._starts = [section.start for section in found]
+            self._sections = found
+            return not known
 
-    def _compared_blocks(self) -> tuple[Section, ...]:
+    def _compared_blocks(self, put: Callable[[int, memoryview], None] | None) -> tuple[Section, ...]:
+        """Nothing where its SHA-256 is another one: a bit may have been lost on the way."""
         digest = hashlib.sha256()
         found: list[Section] = []
         for start in range(0, self._size, _LEARNING_BYTES):
             data = memoryview(self._fetch(ByteRange(start, min(start + _LEARNING_BYTES, self._size))))
             digest.update(data)
             found += blocks(data, start)
+            if put is not None:
+                put(start, data)
+                if self._cached:  # whoever reads it there compares it
+                    self._keep(start, data)
         if digest.hexdigest() != self._file.sha256:
-            raise self._damaged("its SHA-256 is another one")
+            return ()
         _learned.add(self._file.sha256, tuple(found))
         return tuple(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
 
 
+class StoreReads:
+    """What a statement asked disks for, footers too. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.requests = 0
+        """Those that were answered, however often they had to be sent."""
+        self.bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        """One more request."""
+        with self._lock:
+            self.requests += 1
+            self.bytes += size_bytes
+
+
 def checked_file(
     context: Context,
     selected: SelectedFile,
@@ -29,8 +46,10 @@ def checked_file(
     *,
     cache: ReadCache | None = None,
     kept_for_good: bool = False,
+    counted: StoreReads | None = None,
 ) -> CheckedFile:
-    """The file as it is now; with a cache, what is kept of it there, unless it is a local one.
+    """The file as it is now; with a cache, what is kept of it there, unless it is a local one. What its disk is asked
+    for is `counted`.
 
     Raises `FileMissing`, and so does reading, when it is gone or shorter than it was; reading raises `Damaged` for
     bytes that are not those that were written.
@@ -42,11 +61,14 @@ def checked_file(
 
     def fetch(byte_range: ByteRange) -> bytes:
         try:
-            return read(byte_range)
+            data = read(byte_range)
         except (NotFound, Damaged) as error:
             raise FileMissing(f"{selected} cannot be read: {error.message}", hint=selected.hint) from error
         except AccessDenied as error:
             raise AccessDenied(f"{selected} cannot be read: {error.message}", hint=error.hint) from error
+        if counted is not None:
+            counted.add(len(data))
+        return data
 
     cached = None
     if cache is not None and selected.local_path is None:
@@ -59,16 +81,31 @@ def cached_file(cache: ReadCache, selected: SelectedFile, *, for_good: bool = Fa
     return cache.file(selected.stored.disk, selected.path, selected.file.sha256, for_good=for_good)
 
 
-def open_file(context: Context, stored: StoredPart, file: DataFile, *, cache: ReadCache | None = None) -> CheckedFile:
+def open_file(
+    context: Context,
+    stored: StoredPart,
+    file: DataFile,
+    *,
+    cache: ReadCache | None = None,
+    counted: StoreReads | None = None,
+) -> CheckedFile:
     """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
-    return checked_file(context, SelectedFile(stored, file, None, stored.part.schema_version), cache=cache)
+    selected = SelectedFile(stored, file, None, stored.part.schema_version)
+    return checked_file(context, selected, cache=cache, counted=counted)
 
 
-def read_schema(context: Context, stored: StoredPart, file: DataFile, *, cache: ReadCache | None = None) -> pa.Schema:
+def read_schema(
+    context: Context,
+    stored: StoredPart,
+    file: DataFile,
+    *,
+    cache: ReadCache | None = None,
+    counted: StoreReads | None = None,
+) -> pa.Schema:
     """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
     import pyarrow.parquet as pq
 
-    with open_file(context, stored, file, cache=cache) as source:
+    with open_file(context, stored, file, cache=cache, counted=counted) as source:
         return pq.read_schema(source)
 
 

@@ -18,7 +18,7 @@ from oplog.errors import NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.copies.set_aside import SetAsidePart, find_set_aside
-from tiering.config.units import counted
+from tiering.config.units import counted, format_size
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import begin_again, hold_leases, select_files
 from tiering.query.sql.engine import EngineOutgrown
@@ -112,6 +112,16 @@ class QueryResult:
         """Bytes of column data requested so far known: 0 until the answer was read."""
         return self._counters.bytes_read
 
+    @property
+    def requests(self) -> int:
+        """What the disks that are no local ones were asked for, so far known, footers too."""
+        return self._counters.requests
+
+    @property
+    def bytes_fetched(self) -> int:
+        """Bytes that these requests were for."""
+        return self._counters.bytes_fetched
+
     def done_so_far(self) -> tuple[float | None, int]:
         """How much of the statement is computed, 0 to 1, or None where that is not known; and how many bytes of column
         data were read for it. From any thread."""
@@ -177,6 +187,9 @@ def _run(context: Context, sql: str, resolve: Resolve, allow_files: bool, held: 
         session.open(
             {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
             stops_early=reads.stops_early,
+            summary=reads.summary,
+            rows_enough=reads.rows_enough if len(resolved) == 1 else None,
+            runs=not statement.is_explained,
             local_files=statement.files,
             may_mean=statement.may_mean,
         )
@@ -254,6 +267,9 @@ def _explained(
         " them",
         *reasons,
     ]
+    requests, asked_bytes = session.will_ask
+    if requests:
+        lines.insert(1, f"at most {counted(requests, 'request')} for {format_size(asked_bytes)} in buckets")
     lines += [line.rstrip() for _, plan in plans for line in plan.splitlines()]
     columns = AnswerColumns(["plan"], ["VARCHAR"])
 

@@ -40,6 +40,8 @@ class Counters:
         """In the files that are left."""
         self.bytes_read = 0
         """Bytes of column data requested from the files' stores; footers are not counted."""
+        self.requests = self.bytes_fetched = 0
+        """What was asked of disks that are no local ones, footers too."""
 
 
 def scan(
@@ -135,3 +137,4 @@ def stream(session: SqlSession, pieces: Iterator[Piece], counters: Counters, lea
                 error.message, hint=f"repeat it: the part may be elsewhere by now; else {error.hint}"
             ) from error
         counters.bytes_read = session.bytes_read
+        counters.requests, counters.bytes_fetched = session.asked.requests, session.asked.bytes

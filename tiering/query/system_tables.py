@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pyarrow as pa
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from tiering.catalog.context import Context
 from tiering.catalog.rows import DiskRow, PartRow, TableRow, disk_rows, part_rows, table_rows

@@ -165,6 +165,35 @@ def rows_may_match(
     return rows > 0 and _may(_normal(predicate, negate=False), _Facts(rows, ranges, definition))
 
 
+def all_match(predicate: Predicate, rows: int, ranges: Mapping[str, ColumnRange], definition: TableDefinition) -> bool:
+    """Whether the predicate is true for all rows whose ranges these are, and for any other values within the ranges.
+    Only what is understood can be."""
+    facts = _Facts(rows, ranges, definition)
+    normal = _normal(predicate, negate=False)
+    return _is_never_null(normal, facts) and not _may(_normal(predicate, negate=True), facts)
+
+
+def _is_never_null(predicate: Predicate, facts: _Facts) -> bool:
+    match predicate:
+        case And(children) | Or(children):
+            return all(_is_never_null(child, facts) for child in children)
+        case Compare(column, _, value, fields):
+            return value is not None and _has_no_nulls(facts.range(column, fields))
+        case In(column, values, _, fields):
+            return None not in values and _has_no_nulls(facts.range(column, fields))
+        case StartsWith(column, _, _, fields):
+            return _has_no_nulls(facts.range(column, fields))
+        case IsNull():
+            return True
+        case _:
+            return False
+
+
+def _has_no_nulls(known: _Range | None) -> bool:
+    """Of floats this is not asked: no range has their NaNs."""
+    return known is not None and not known.has_nulls and not _is_float(known.type)
+
+
 def range_key(column: Column, fields: tuple[str, ...] = ()) -> str:
     """Under which `part.json` has the range of a column, or of a field within its structs: by ids, for both can be
     renamed. In a table whose nested fields have no ids, fields go by their names, which they keep."""

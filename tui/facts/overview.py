@@ -11,7 +11,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from tiering.catalog.rows import DiskRow, disk_rows
-from tiering.config.units import counted
+from tiering.config.units import counted, format_size, format_time
+from tiering.daemon.jobs.row import in_trouble
 from tiering.daemon.status import DaemonStatus
 from tiering.facts.status import (
     DaemonRow,
@@ -150,8 +151,6 @@ def _trouble(
 
 def _trouble_of_work(store: Store, daemon: DaemonRow) -> Iterator[TroubleRow]:
     """The present trouble of the daemon, its jobs and the inbox; Jobs shows what was mended since."""
-    from tiering.daemon.jobs.row import in_trouble
-
     known = daemon if daemon.running else DaemonStatus()
     for what, command in (
         (known.trouble and f"the daemon's last pass: {known.trouble}", "daemon status"),
@@ -181,8 +180,6 @@ def _as_last_seen(disk: str) -> str:
 
 def overview_lines(document: TopDocument) -> Iterator[str]:
     """The same for people, a line at a time; not yet escaped."""
-    from tiering.config.units import format_size, format_time
-
     status = document.status
     for item in document.trouble:
         yield f"! {item.what}  [{item.command}]"
@@ -207,8 +204,6 @@ def overview_lines(document: TopDocument) -> Iterator[str]:
 
 def amounts(status: StoreStatus) -> Iterator[str]:
     """How many tables, parts and rows there are."""
-    from tiering.config.units import counted
-
     return (counted(getattr(status, f"{what}s"), what) for what in ("table", "part", "row"))
 
 
@@ -235,8 +230,6 @@ _KEPT = {
 
 def disk_text(disk: DiskRow) -> str:
     """What lies on a disk, what is wrong with it, and what room is left."""
-    from tiering.config.units import counted, format_size
-
     used, free = disk.used_bytes, disk.free_bytes
     size = "-" if used is None else format_size(used)
     room = "" if free is None else f"; {format_size(free)} free"

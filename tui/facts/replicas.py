@@ -9,12 +9,13 @@ import msgspec
 
 from oplog.errors import FrostlineError, UsageError
 from tiering.config.units import counted
+from tiering.facts.replicas import replica_trouble
 from tiering.facts.status import daemon_row
 from tui.facts.listing import ListColumn, Listing, field, minute, number
 from tui.facts.overview import daemon_text
 
 if TYPE_CHECKING:
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from tiering.engine.store import Store
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
 
@@ -94,7 +95,6 @@ def _idle(store: Store, rows: Sequence[_Row]) -> list[str]:
 
 def waiting(store: Store, table: str) -> list[str]:
     """`replica queue`, as lines; not yet escaped."""
-    from tiering.facts.replicas import replica_trouble
     from zerocopy.execution import queue
     from zerocopy.replica.replica import Replica
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import to_builtins
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.kinds import as_disk
+from oplog import pins
 from tiering.catalog.rows import DiskRow, UsageRow, disk_rows, part_row, table_rows, time_column, usage
 from tiering.config.units import counted
 from tiering.facts.status import garbage
 from tiering.journal.records import PAUSE_KINDS
-from tiering.move.policy_facts import failing_moves
+from tiering.move.policy_facts import failing_moves, placed
 from tui.facts.listing import ListColumn, Listing, age, field, minute, number, size
 from tui.facts.replicas import marks
 
@@ -97,8 +98,6 @@ class _Told:
     looks at is not kept, but computed when it is asked for. Ages are those of that moment."""
 
     def __init__(self, store: Store) -> None:
-        from tiering.move.policy_facts import placed
-
         self._placed = placed
         plan = store.plan(rest="next")
         self._clock = store.context.clock
@@ -282,9 +281,7 @@ def _orphans(store: Store) -> str:
 def bucket_lines(store: Store, name: str) -> list[str]:
     """What these screens asked of the disk's bucket, its pins, and who tells what nothing names. Of a local disk
     nothing."""
-    from disks.bucket_disk import BucketDisk
     from disks.stores.wrappers.metered import MeteredStore
-    from oplog import pins
 
     disk = store.disk(name)
     bucket = as_disk(disk, BucketDisk)

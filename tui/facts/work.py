@@ -14,6 +14,7 @@ from tiering.config.units import counted
 from tiering.facts.moves import plan_document, why_nothing_moves
 from tiering.facts.status import DaemonRow, daemon_row
 from tiering.journal.records import MergeRecord, MoveRecord
+from tiering.move.policy_facts import budgets
 from tiering.policy.plan import Move, Stay, TtlDelete
 from tui.facts.inbox import inbox_tables
 from tui.facts.listing import ListColumn, Listing, field, minute, number, size
@@ -235,8 +236,6 @@ def _inbox(store: Store) -> Iterator[WorkRow]:
 
 def _budgets(store: Store) -> Iterator[WorkRow]:
     from msgspec.structs import asdict
-
-    from tiering.move.policy_facts import budgets
 
     currency = store.context.config.prices.currency
     for budget in budgets(store.context):

@@ -1,4 +1,4 @@
-"""Tables, partitions, parts and disks."""
+"""Tables, partitions, parts, disks and replicas."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tiering.catalog.rows import UsageRow
 from tiering.config.units import counted
 from tui.actions import keeping, moving
-from tui.actions.replicas import audit_marks
-from tui.facts import history, storage
+from tui.actions.replicas import audit_marks, sync_replica
+from tui.facts import history, replicas, storage
 from tui.facts.listing import Listing, minute
 from tui.facts.shown import Shown
 from tui.screens.dialogs import Choose, Text
@@ -204,4 +204,37 @@ class Disks(ListView):
         Choice("disks.gc", "c", "gc", collect),
         Choice("disks.snapshot", "w", "Snapshot", snapshot),
         Choice("disks.audit", "m", "Marks", audit),
+    )
+
+
+class Replicas(ListView):
+    """The replicas of the tables that this machine has one of."""
+
+    name_: ClassVar[str] = "Replicas"
+    about: ClassVar[str] = (
+        "Every replica of the tables here: parts, queue and lag. w shows the queue of this machine, y syncs with the"
+        " others."
+    )
+    needs_store: ClassVar[bool] = False
+    each_minute: ClassVar[bool] = True
+
+    def facts(self, store: Store) -> Listing:
+        """From Keeper, as far as it answers."""
+        return replicas.replicas(store)
+
+    async def waiting(self) -> None:
+        """The queue of this machine's replica."""
+        if (row := self.grid.row) is not None:
+            table = row.table
+            lines = await self.board.source.read(lambda store: replicas.waiting(store, table))
+            await self.board.ask(Text(f"frostline replica queue {table}", lines))
+
+    async def sync(self) -> None:
+        """Take in what the others did."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(sync_replica(row.table))
+
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("replicas.waiting", "w", "Waiting", waiting, changes=False),
+        Choice("replicas.sync", "y", "Sync", sync),
     )

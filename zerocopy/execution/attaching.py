@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, FrostlineError, Locked, Transient
 from restore.history import partitions

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
 from disks.garbage.rules import GcRules
 from disks.kinds import as_disk

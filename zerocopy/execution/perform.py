@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Literal
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import FrostlineError
 from tiering.catalog.catalog import StoredPart

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.documents import Document

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
 from tiering.catalog.catalog import StoredPart

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Locked, Refused, Transient
 from tiering.catalog.context import Context

@@ -24,8 +24,8 @@ import msgspec
 from aiohttp import web
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.bucket_disk import LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from disks.object_disk.sharing.prefix import store_identity
 from disks.stores.base import ByteRange

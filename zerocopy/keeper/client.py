@@ -28,6 +28,7 @@ import msgspec
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
 from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.retry import KazooRetry
 from kazoo.security import Permissions, make_digest_acl
 
 from disks.effects import op
@@ -43,7 +44,6 @@ from oplog.errors import (
 )
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.batched import AtOnce, BatchedRequests
-from zerocopy.keeper.connecting import unconnected
 from zerocopy.keeper.operations import ANY_VERSION, CheckNode, CreateNode, DeleteNode, Operation, Set, check_size
 
 _PAUSE_SECONDS = 0.02
@@ -515,3 +515,44 @@ def silence(settings: KeeperConfig, operation: str, seconds: float, *, stopped: 
         f"Keeper ({servers}) cannot be reached: {operation} was given up {when}, and nothing was changed",
         hint="'frostline keeper check' shows which server answers; queries need none",
     )
+
+
+_said = logging.getLogger(f"{__name__}.said")
+_said.setLevel(logging.WARNING)  # below it are requests with what they carry
+
+
+def _as_detail(record: logging.LogRecord) -> bool:
+    """Log messages of kazoo are details: the error of the call says what they mean for the caller."""
+    if record.levelno <= logging.WARNING:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+    return True
+
+
+_said.addFilter(_as_detail)
+
+
+def unconnected(settings: KeeperConfig) -> KazooClient:
+    """A connection as the configuration says, that knows nothing of the past, not started yet."""
+    return KazooClient(
+        ",".join(settings.hosts),
+        timeout=settings.session_timeout_seconds,
+        auth_data=[("digest", f"{settings.user}:{settings.password}")] if settings.user else None,
+        connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+        use_ssl=settings.tls,
+        ca=settings.ca_bundle,
+        certfile=settings.certificate,
+        keyfile=settings.certificate_key,
+        check_hostname=settings.tls and settings.check_host,
+        logger=_said,
+    )
+
+
+class KeeperNode(msgspec.Struct, frozen=True):
+    """A node as `keeper ls` shows it."""
+
+    name: str
+    bytes: int
+    version: int
+    children: int
+    ephemeral: bool

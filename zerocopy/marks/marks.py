@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference, NewSet
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown

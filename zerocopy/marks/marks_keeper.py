@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.host.moment import Moment
 from disks.object_disk.pending_deletes import announced
 from disks.object_disk.sharing import recorded_keeper

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import UsageError
 from tiering.catalog.context import Context

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.host.processes import boot_id
 from disks.kinds import as_disk
 from oplog.documents import Document

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
 from oplog.kinds import TableAltered

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Conflict, FrostlineError, Locked, Refused, Transient
 from oplog.kinds import Moved

@@ -25,7 +25,7 @@ from contextlib import suppress
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.kinds import as_disk
 from disks.object_disk.sharing.marks import directory_of

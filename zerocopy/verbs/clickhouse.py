@@ -10,6 +10,7 @@ from tiering.cli.frame.location import open_read_only
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from zerocopy.clickhouse.nodes import ServerMarks
@@ -95,8 +96,6 @@ def _marks(session: Session, keeper_path: str | None) -> "ServerMarks":
 
 
 def _print(session: Session, url: str, sharing: "Sharing") -> None:
-    from tiering.config.units import format_size
-
     line = session.output.line
     marks = counted(sharing.marks, "mark")
     line(f"{url}: {counted(sharing.objects, 'object')}, {format_size(sharing.size_bytes)}; {marks}")

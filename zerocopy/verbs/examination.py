@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.sharing.retiring import heeded_logs
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context

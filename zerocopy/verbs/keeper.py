@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oplog.errors import UsageError
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def list_nodes(session: Session, path: NodePath = "/") -> None:
     """List the child nodes of a path."""
-    from zerocopy.keeper.node_row import KeeperNode
+    from zerocopy.keeper.client import KeeperNode
 
     path = _checked(path)
     with _keeper(session) as keeper:
@@ -129,7 +130,6 @@ def run(
 
 
 def _checked(path: str) -> str:
-    from oplog.errors import UsageError
     from tiering.config.macros import is_path
 
     path = path.rstrip("/") or "/"

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oplog.errors import PartlyDone, UsageError
 from tiering.cli.frame.output import counted
-from tiering.cli.frame.session import Session
+from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
-from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
+    from zerocopy.execution.auditing import Audited
     from zerocopy.rebuilding.rebuilding import Rebuilt
     from zerocopy.replica.status import OwnReplica, ReplicaStatus
+
 
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -29,7 +31,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True, instead_of_dry_run="'frostline replica queue' and 'replica status' change nothing")(sync)
     verb(group, changes=True)(drop)
     verb(group, changes=True, instead_of_dry_run="'frostline fsck' shows what it would repair")(restore)
-    verb(group, changes=True)(audit.audit)
+    verb(group, changes=True)(audit)
 
 
 def list_replicas(session: Session) -> None:
@@ -150,7 +152,6 @@ def sync(session: Session, table: OptionalTable = None) -> None:
 
     Exit 3: some of it failed. Exit 1: all of it failed.
     """
-    from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
     from zerocopy.execution.synced import SyncedTable, synced_table
     from zerocopy.verbs.each_table import EachTable
@@ -240,8 +241,6 @@ def restore(
     Missing parts are fetched; unknown parts move to detached/. Exit 3: unfinished, or it waits for other replicas.
     Exit 1: all of it failed. Exit 4: no replica has a part that the log lists.
     """
-    from oplog.errors import PartlyDone
-    from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
 
     store = session.store()
@@ -317,8 +316,6 @@ def _like(cloned: str) -> str:
 
 
 def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
-    from oplog.errors import UsageError
-
     store = session.store()
     if table is None:
         return [definition for definition in store.definitions() if definition.is_replicated]
@@ -326,3 +323,52 @@ def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
     if not definition.is_replicated:
         raise UsageError(f"{table} is not replicated", hint="'frostline replica list' shows the tables that are")
     return [definition]
+
+
+DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="default: every disk with `log:`")]
+Repair = Annotated[bool, typer.Option("--repair", help="restore missing marks; remove stale marks of this machine")]
+
+
+def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> None:
+    """Compare the marks of shared objects with all logs and the bucket. Deletes no object.
+
+    gc on shared objects needs a clean audit. Exit 4: something differs.
+    """
+    from zerocopy.execution import auditing
+
+    context = session.store().context
+    chosen = list(auditing.disks(context, disk))
+    found = [auditing.run(context, one, repairs=repair, dry_run=session.dry_run) for one in chosen]
+    if session.options.json:
+        session.output.document({"audits": [_audit_document(one) for one in found]})
+    else:
+        for one in found:
+            for line in one.lines():
+                session.output.line(line)
+        if not found:
+            session.output.line("No disk here shares its objects: none has log: in the configuration.")
+    if any(one.differences or one.elsewhere for one in found):
+        session.found_something()
+
+
+def _audit_document(audited: "Audited") -> dict[str, object]:
+    return {
+        "disk": audited.disk,
+        "logs": audited.logs,
+        "sets": audited.sets,
+        "marks": audited.marks,
+        "objects": audited.objects,
+        "differences": [
+            {
+                "kind": difference.kind,
+                "log": difference.log,
+                "directory": difference.reference.directory,
+                "what": difference.what,
+            }
+            for difference in audited.differences
+        ],
+        "repaired": audited.repaired,
+        "clean": audited.clean,
+        "elsewhere": audited.elsewhere,
+        "collects_from": audited.collects_from,
+    }

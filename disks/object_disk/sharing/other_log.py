@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.wrappers.named_log import NamedLogStore, log_names, whole_prefix
 

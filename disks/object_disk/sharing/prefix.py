@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
 from disks.config import ObjectDiskConfig
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.identity import put_object, read_object
 from disks.object_disk.sharing.recorded_keeper import recorded_keepers, say
 from disks.stores.base import ObjectStore

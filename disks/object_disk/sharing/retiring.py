@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.references import inventory, sane_time
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.writers import Retired, newest_writer, put_retired, retired

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.object_disk.sharing.other_log import OtherLog
 from disks.object_disk.sharing.retiring import heeded_logs
 

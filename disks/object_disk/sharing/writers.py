@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import fsync_directory, hard_link, make_directory, write_new_file
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment

@@ -241,7 +241,7 @@ def test_what_the_library_says_reaches_nobody_who_did_not_ask(
             while True:
                 keeper.get("/")
     assert warnings(caplog) == []
-    assert "DEBUG    zerocopy.keeper.connecting.said" in caplog.text
+    assert "DEBUG    zerocopy.keeper.client.said" in caplog.text
     assert not [one for one in caplog.records if one.name.startswith("kazoo")]
 
 

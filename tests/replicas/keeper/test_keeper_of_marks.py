@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import NewSet
 from disks.garbage.announcements import announce, withdraw
 from disks.kinds import as_disk

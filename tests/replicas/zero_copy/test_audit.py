@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference, NewSet
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules

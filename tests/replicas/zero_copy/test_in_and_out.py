@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.kinds import as_disk

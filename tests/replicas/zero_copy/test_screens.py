@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.file_table.blob_sets import BlobReference
 from disks.kinds import as_disk
 from tests.replicas.machines import Machine

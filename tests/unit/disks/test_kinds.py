@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.directory_disk import DirectoryDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.kinds import as_disk, identity_of, stamps_of, with_commits
 from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from disks.host import locks
-from disks.host.locks import file_lock
+from disks.host.locks import file_lock, hold_lock
 from oplog.errors import Locked
 from tiering.config.settings import embedded
 from tiering.engine.store import Store
-from tiering.journal.locks import hold_lock
 from tiering.table.definitions import define_table
 
 

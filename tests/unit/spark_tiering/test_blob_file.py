@@ -12,10 +12,10 @@ import pytest
 from disks.stores.base import ByteRange
 from disks.stores.wrappers.metered import MeteredStore
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.blob_file import coalesced
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import PlannedScan, plan_scan
+from spark_tiering.reading.blob_file import coalesced
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import Projection, read_share
+from spark_tiering.reading.scan_planning import PlannedScan, plan_scan
 from tests.spark.stores import table
 from tiering.engine.store import Store
 

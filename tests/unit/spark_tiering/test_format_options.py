@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oplog.errors import Refused, UsageError
-from spark_tiering import read_options
+from spark_tiering.reading import read_options
 
 
 def test_a_table_s_format_names_it_and_a_read_may_say_more() -> None:

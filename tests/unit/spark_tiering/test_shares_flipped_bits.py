@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from spark_tiering import reader
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import Projection, read_share
-from spark_tiering.scan_planning import plan_scan
+from spark_tiering.reading import reader
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import Projection, read_share
+from spark_tiering.reading.scan_planning import plan_scan
 from tests.flips import StoredFile, never_another_answer, without_sums
 from tests.spark.stores import table
 from tiering.engine.store import Store

@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from oplog.errors import Damaged, NotFound
-from spark_tiering import reader
 from spark_tiering.arrow_types import carried_schema
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.reader import BATCH_ROWS, Projection, in_larger_batches, read_share
-from spark_tiering.scan_planning import PlannedScan, plan_scan
+from spark_tiering.reading import reader
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.reader import BATCH_ROWS, Projection, in_larger_batches, read_share
+from spark_tiering.reading.scan_planning import PlannedScan, plan_scan
 from tests.spark.stores import insert, table
 from tiering.engine.store import Store
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from disks.base import Disk, Transaction
-from disks.bucket_disk import LoggedDisk
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.bucket_disk import LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.kinds import as_disk
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound

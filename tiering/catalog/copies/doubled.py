@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.entry import Create

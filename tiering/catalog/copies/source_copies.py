@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.entry import Commit, Rename
 from oplog.errors import DiskUnreachable, FrostlineError, Transient

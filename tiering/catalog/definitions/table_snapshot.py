@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from disks.base import Disk, existing, read_each
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.definitions.unreadable import UnreadableCopy, UnreadableTable, unreadable

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import LoggedDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import LoggedDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.kinds import as_disk, stamps_of
 from oplog.errors import FrostlineError
 from oplog.stamps import CommitStamp, KeptStamp, SeenStates, WriterState, is_older

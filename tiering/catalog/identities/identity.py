@@ -16,8 +16,8 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
-from disks.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
-from disks.identified_disk import IdentifiedDisk
+from disks.contracts.bucket_disk import BucketDisk, ClickHouseLogDisk, LoggedDisk
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.identity import not_there, read_object
 from disks.kinds import as_disk, identity_of, stamps_of
 from disks.object_disk.sharing.writers import take_over
@@ -27,7 +27,7 @@ from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
 from oplog.stamps import CommitStamp, WriterState
 from oplog.table_digest import TableDigest
-from tiering.catalog.identities import clones, given_up
+from tiering.catalog.identities import notes
 from tiering.catalog.identities.ages import Ages, Older
 from tiering.catalog.identities.faults import (
     Fault,
@@ -236,9 +236,9 @@ class Identities:
             disk.stamp_commits(self._state_for(disk), lambda stamp: None)
             stamp = disk.restamp(furthest) or next((one.stamp for one in reversed(disk.stamps())), None)
         self._journal.disks.decide(verb, known, shown, self.location(name), actor, stamp=stamp, accepted=furthest)
-        failures += given_up.withdraw(others, shown, actor) if verb == "adopt" and shown is not None else []
+        failures += notes.withdraw_given_up(others, shown, actor) if verb == "adopt" and shown is not None else []
         for identity in {known.id, former} - {"", shown}:
-            failures += given_up.note(others, identity, actor)
+            failures += notes.note_given_up(others, identity, actor)
         return failures
 
     def _identified(self, name: str) -> IdentifiedDisk:
@@ -301,7 +301,7 @@ class Identities:
             if shown in known or name in faults:
                 continue
             others = [disk for other, disk in self._real.items() if other != name and other not in faults]
-            noted = given_up.is_noted(others, shown)
+            noted = notes.is_given_up(others, shown)
             if noted:
                 faults[name] = self._was_given_up(name)
             elif noted is None or len(others) + 1 < len(self._places):
@@ -327,7 +327,7 @@ class Identities:
         for name, disk in usable.items():
             if name not in self._shown or as_disk(disk, LoggedDisk) is not None:
                 continue
-            if by := clones.is_marked(logged, self._shown[name], stamps_of(disk)):
+            if by := notes.is_cloned(logged, self._shown[name], stamps_of(disk)):
                 yield name, Older(f"has a mark of another home on disk {by}", is_clone=True)
 
     def _is_noted(self, name: str, usable: Mapping[str, Disk]) -> bool:
@@ -337,7 +337,7 @@ class Identities:
             return False
         is_adopted = shown in self._adopted
         others = [disk for other, disk in usable.items() if other != name and not (is_adopted and disk.read_only)]
-        return bool(given_up.is_noted(others, shown))
+        return bool(notes.is_given_up(others, shown))
 
     def _was_given_up(self, name: str) -> Fault:
         error = was_given_up(name, self.location(name), self._shown[name])
@@ -362,7 +362,7 @@ class Identities:
                 logged = [
                     disk for disk in self.disks.values() if as_disk(disk, LoggedDisk) is not None and _can_be_told(disk)
                 ]
-                failures += clones.mark(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
+                failures += notes.mark_clone(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
         return failures
 
     def _is_elsewhere(self, name: str, record: KnownDisk) -> bool:

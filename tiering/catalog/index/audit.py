@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from disks.base import Fingerprint
-from disks.host.database_copy import for_reading
+from disks.host.database import for_reading
 from disks.system_errors import of_sqlite, of_the_system
 from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.index import rows

@@ -20,9 +20,7 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import make_directory
-from disks.host.database_copy import check_openable
-from disks.host.database_file import open_cache, remove_database
-from disks.host.database_transaction import transaction
+from disks.host.database import check_openable, open_cache, remove_database, transaction
 from disks.host.processes import boot_id
 from oplog.errors import FrostlineError
 

@@ -318,11 +318,10 @@ def known_parts(
     """Those of the table to which the condition applies."""
     columns = "name, columns, rules, revision, document, data_crc32, fingerprint, state, crc32"
     query = f"SELECT {columns} FROM parts WHERE disk_table = ? AND {where}"
-    decoded = rows.decoded_fingerprint
+    decoded, make = rows.decoded_fingerprint, KnownPart._make
     found = connection.execute(query, (table.id, *values))
     for name, shape, rules, revision, document, data_crc32, fingerprint, state, crc32 in found:
-        key = document, data_crc32
-        yield name, KnownPart(shape, rules, revision, key, decoded(fingerprint), state, crc32)
+        yield name, make((shape, rules, revision, (document, data_crc32), decoded(fingerprint), state, crc32))
 
 
 def all_facts(connection: sqlite3.Connection, table: DiskTable, names: Collection[str] | None) -> dict[str, Facts]:

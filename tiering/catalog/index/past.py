@@ -5,6 +5,9 @@ Nothing that is found goes into the index, which stays that of now. Only the nam
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import chain
+
 import msgspec
 from msgspec.structs import replace
 
@@ -12,7 +15,7 @@ from disks.base import Disk
 from tiering.catalog.index import changes, scan
 from tiering.catalog.index.database import OvertakenError
 from tiering.catalog.index.index import PartIndex
-from tiering.catalog.index.rows import NO_DOCUMENT, DiskTable, IndexChange, PartitionTotals, decoded_facts, partition_of
+from tiering.catalog.index.rows import NO_DOCUMENT, AddedPart, DiskTable, PartitionTotals, decoded_facts, partition_of
 from tiering.catalog.index.scan import FOLLOWED, ScanTarget
 from tiering.catalog.index.table import IndexedTable, TableMoment
 from tiering.catalog.stored import LazyPart, PartSource, StoredPart
@@ -25,7 +28,8 @@ class Difference(msgspec.Struct, frozen=True):
     now: DiskTable
     away: frozenset[str]
     """The names of the parts that the index has, and that were not there, or were others."""
-    change: IndexChange
+    new: dict[str, list[AddedPart]]
+    """What was there, and is not in the index, by partition."""
 
 
 class PastTable(IndexedTable):
@@ -50,8 +54,8 @@ class PastTable(IndexedTable):
         if now is None or now.row.state is None or state is None or now.row.broken:
             return None
         names = set() if now.row.state == state else disk.changed_between(target.directory, now.row.state, state)
-        if names is None or len(names) > FOLLOWED or now.row.basis[0] != target.basis[0]:
-            return None
+        if names is None or len(names) > max(FOLLOWED, now.parts) or now.row.basis[0] != target.basis[0]:
+            return None  # of fewer names than it has parts, the index tells more than the disk
         known = self.index.known_among(now, names)
         change = scan.compared(self.index, now, target, now.row.basis, known, names)
         if change.broken:
@@ -61,11 +65,13 @@ class PastTable(IndexedTable):
         for name, facts in self.index.facts_among(now, away).items():
             before = sums[facts.partition] if facts.partition in sums else now.partitions[facts.partition]
             sums[facts.partition] = before.without(facts, known[name].state, known[name].crc32)
+        new: dict[str, list[AddedPart]] = defaultdict(list)
         for part in change.new:
             partition = part.facts.partition
+            new[partition].append(part)
             before = sums[partition] if partition in sums else now.partitions.get(partition, PartitionTotals())
             sums[partition] = before.with_part(part, part.facts.crc32(0))
-        self.differences[disk.name] = Difference(now, away, change)
+        self.differences[disk.name] = Difference(now, away, new)
         then = changes.with_sums(now, sums)
         return replace(then, row=replace(then.row, state=state))
 
@@ -102,11 +108,11 @@ class PastTable(IndexedTable):
         """The parts that the index does not have. Their `part.json` is read again where it is asked for."""
         disk, parts = difference.now.disk, []
         source, volume = PartSource(self.disks, None, disk), self._volume(disk)
-        for part in difference.change.new:
+        asked = difference.new.values() if partition is None else [difference.new.get(partition, ())]
+        for part in chain.from_iterable(asked):
             facts = part.facts
-            if partition in (None, facts.partition):
-                path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
-                lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, NO_DOCUMENT)
-                name = PartName.parse(facts.name)
-                parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
+            path = f"{difference.now.directory}/{facts.name}/{PART_FILE}"
+            lazy = LazyPart(source, path, facts.facts, decoded_facts(facts.facts).replaces, NO_DOCUMENT)
+            name = PartName.parse(facts.name)
+            parts.append(StoredPart(self.definition, lazy, name, disk, volume, facts.revision))
         return parts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -149,19 +149,17 @@ def compared(
     among: Sequence[str] | set[str] | None,
 ) -> IndexChange:
     """What the disk has at these names, or at all, against the parts known there."""
-    start = f"{target.directory}/"
+    start, end = f"{target.directory}/", f"/{PART_FILE}"
     fingerprints = {
-        f"{start}{name}/{PART_FILE}": one.fingerprint
-        for name, one in known_parts.items()
-        if one.fingerprint != UNSETTLED
+        f"{start}{name}{end}": one.fingerprint for name, one in known_parts.items() if one.fingerprint != UNSETTLED
     }
     arguments = () if among is None else (among,)
     files = target.disk.look_over(target.directory, PART_FILE, fingerprints, *arguments)
     change, seen = IndexChange([], [], {}, []), set[str]()
-    kept = _kept_documents(index, known_parts, files, basis)
+    names = [file.path[len(start) : -len(end)] for file in files]
+    kept = _kept_documents(index, known_parts, zip(names, files, strict=True), basis)
     other = index.facts_among(table, [name for name, one in known_parts.items() if one.rules != basis[1]])
-    for file in files:
-        name = file.path.split("/")[-2]
+    for name, file in zip(names, files, strict=True):
         before = known_parts.get(name)
         fingerprint = UNSETTLED if file.fingerprint is None else file.fingerprint
         data = kept.get(before.document) if before is not None and kept else None
@@ -197,15 +195,16 @@ def compared(
 
 
 def _kept_documents(
-    index: PartIndex, known_parts: Mapping[str, KnownPart], files: Sequence[SmallFile], basis: Basis
+    index: PartIndex, known_parts: Mapping[str, KnownPart], files: Iterable[tuple[str, SmallFile]], basis: Basis
 ) -> Mapping[DocumentKey, bytes]:
     """The kept `part.json` of the files that were read though they are known, and of those of which more
     has to be known now."""
-    keys = []
-    for file in files:
-        before = known_parts.get(file.path.split("/")[-2])
-        if before is not None and (file.data is not None or before.columns != basis[0]):
-            keys.append(before.document)
+    columns = basis[0]
+    keys = [
+        before.document
+        for name, file in files
+        if (before := known_parts.get(name)) is not None and (file.data is not None or before.columns != columns)
+    ]
     return index.documents(keys) if keys else {}
 
 

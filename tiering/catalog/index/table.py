@@ -73,8 +73,8 @@ class TableMoment(msgspec.Struct):
         }
 
     @property
-    def generations(self) -> tuple[int, ...]:
-        return tuple(table.row.generation for table in self.tables.values())
+    def generations(self) -> dict[str, int]:
+        return {name: table.row.generation for name, table in self.tables.items()}
 
 
 class IndexedTable(msgspec.Struct):
@@ -250,7 +250,9 @@ class IndexedTable(msgspec.Struct):
         copies = self.states.copies.parts(self.definition)
         parts = {directory.rsplit("/", 1)[1] for directory in self.dropping if directory.startswith(self._prefix)}
         asked = {partition_of(name) for name in (*copies, *parts)}
-        moment = TableMoment(tables, is_dropping=bool(parts))
+        moment, last = TableMoment(tables, is_dropping=bool(parts)), self.moment
+        if last is not None and not (asked or last.held or last.is_dropping) and last.generations == moment.generations:
+            return msgspec.structs.replace(last, tables=tables)  # states follow from the parts, which are those
         computed = self.index.mixed([*tables.values()])
         states: dict[tuple[int, str], int] = {}
         for partition in sorted(computed | asked):

@@ -8,6 +8,7 @@ from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from tiering.facts.status import CacheStatus
@@ -28,7 +29,6 @@ def warmup(
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
 ) -> None:
     """Load a table's data from buckets into the read cache."""
-    from tiering.config.units import format_size
     from tiering.query.warmup import warm_up
 
     store = session.store()
@@ -74,7 +74,6 @@ def stats(session: Session) -> None:
 
 def drop(session: Session) -> None:
     """Empty the read cache and reset its statistics. Running queries continue."""
-    from tiering.config.units import format_size
     from tiering.query.warmup import cache_of
 
     cache = cache_of(session.store().context)
@@ -90,8 +89,6 @@ def drop(session: Session) -> None:
 
 def cache_lines(document: "CacheStatus") -> list[str]:
     """The figures as `cache stats` and `status` show them."""
-    from tiering.config.units import format_size
-
     rate = document.rate
     read = f"{format_size(document.hit_bytes)} here, {format_size(document.missed_bytes)} from buckets"
     return [

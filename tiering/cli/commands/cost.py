@@ -9,6 +9,7 @@ from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size, format_time
 
 if TYPE_CHECKING:
     from tiering.facts.cost import CostDocument, CostEffect, PastMoves, PlanEffect, PolicyEffect
@@ -65,7 +66,6 @@ def cost(
 
 
 def _print(session: Session, document: "CostDocument") -> None:
-    from tiering.config.units import format_size
     from tiering.facts.sharing import UnknownSharing
 
     currency = document.currency
@@ -131,8 +131,6 @@ def _shared(sharing: "SharingRow | UnknownSharing") -> str:
 
 
 def _print_moves(session: Session, moves: "PastMoves", currency: str) -> None:
-    from tiering.config.units import format_size, format_time
-
     if moves.since is None:
         session.output.line("Moves: none recorded.")
         return
@@ -158,8 +156,6 @@ def _print_moves(session: Session, moves: "PastMoves", currency: str) -> None:
 
 
 def _print_plan(session: Session, plan: "PlanEffect", currency: str) -> None:
-    from tiering.config.units import format_size
-
     session.output.line()
     moves, gone = counted(plan.moves, "move"), counted(plan.deletes, "part")
     size = format_size(plan.bytes)
@@ -167,8 +163,6 @@ def _print_plan(session: Session, plan: "PlanEffect", currency: str) -> None:
 
 
 def _print_policy(session: Session, effect: "PolicyEffect", currency: str) -> None:
-    from tiering.config.units import format_size
-
     session.output.line()
     session.output.table(
         [f"as {effect.policy} puts them", "parts", "size", f"{currency} a month"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import FrostlineError, PartlyDone, in_a_line
+from oplog.errors import FrostlineError, NotFound, PartlyDone, UsageError, in_a_line
 from tiering.cli.commands.metrics import metrics_server
 from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, Finished
 from tiering.cli.frame.options import BelieveClock, GlobalOptions
@@ -18,6 +18,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.signals import ends_within, raising
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did
+from tiering.config.units import format_size, format_time
 from tiering.daemon.log_lines import LogStream
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ def run(
     """
     import msgspec
 
-    from oplog.errors import UsageError
     from tiering.daemon import daemon
     from tiering.facts.moves import PassDocument, pass_document
 
@@ -128,8 +128,6 @@ def run(
 
 def _log_lines(session: Session, given: str | None, once: bool) -> LogStream:
     """What the daemon says, as lines of its log. A single pass in text says it as other verbs do."""
-    from oplog.errors import UsageError
-
     if given not in (None, "text", "json"):
         raise UsageError(f"--log-format {given}: no such format", hint="there are text and json")
     lines = LogStream("json" if given == "json" else "text", is_fixed=given is not None)
@@ -199,7 +197,6 @@ def reload(session: Session) -> None:
 
 
 def _ask(session: Session, command: str, jobs: list[str]) -> None:
-    from oplog.errors import NotFound
     from tiering.config.jobs import JOB_NAMES
     from tiering.daemon.control import ask
 
@@ -288,27 +285,24 @@ def status(session: Session) -> None:
 def _where(session: Session) -> "tuple[Path, str]":
     """The state directory of the daemon that is asked, and what is wrong with the configuration as it lies there now:
     a daemon works on by the one before. Raises what is wrong where no daemon can be found all the same."""
-    from tiering.config import unread
-    from tiering.journal.locks import daemon_lock_path, lock_holder
+    from disks.host.locks import lock_holder
+    from tiering.config.reading import state_directory_of
+    from tiering.daemon.lock import daemon_lock_path
 
     try:
         return session.loaded.config.state_directory, ""
     except FrostlineError as error:
-        directory = unread.state_directory(session.options.config, os.environ)
+        directory = state_directory_of(session.options.config, os.environ)
         if directory is None or lock_holder(daemon_lock_path(directory)) is None:
             raise
         return directory, in_a_line(error)
 
 
 def _time(moment: "datetime | None") -> str:
-    from tiering.config.units import format_time
-
     return format_time(moment) if moment is not None else "-"
 
 
 def _how_far(lane: "LaneStatus") -> str:
-    from tiering.config.units import format_size
-
     items = f"{lane.items_done} of {lane.items}" if lane.items is not None else str(lane.items_done)
     total = f" of {format_size(lane.bytes)}" if lane.bytes is not None else ""
     return f"{items}, {format_size(lane.bytes_done)}{total}"

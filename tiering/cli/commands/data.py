@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oplog.errors import UsageError
+from oplog.errors import PartlyDone, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,8 +165,6 @@ def policies(session: Session) -> None:
 
 def _refuse_to_be_silent(store: "Store", sql: str) -> None:
     """Raise `PartlyDone` when the answer may lack rows, because a part's own record cannot be read (I15)."""
-    from oplog.errors import PartlyDone
-
     tables = {table.directory: table.name.lower() for table in store.definitions()}
     for broken in store.context.catalog.broken:
         name = next((name for place, name in tables.items() if broken.path.startswith(f"{place}/")), None)
@@ -177,8 +176,6 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
 
 
 def _print_parts(session: Session, parts: "list[PartRow]", *, with_table: bool, with_state: bool) -> None:
-    from tiering.config.units import format_size
-
     columns = ["part", "disk", "volume", "rows", "size", "level", "from", "to", "revision"]
     columns = (["table"] if with_table else []) + columns + (["state"] if with_state else [])
     shown: dict[str, Callable[[PartRow], Cell]] = {
@@ -200,6 +197,4 @@ def _minute(moment: str | None) -> str:
 
 
 def _size_or_dash(size_bytes: int | None) -> str:
-    from tiering.config.units import format_size
-
     return "-" if size_bytes is None else format_size(size_bytes)

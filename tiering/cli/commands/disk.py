@@ -93,7 +93,7 @@ def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = Fal
     Shows what only that log holds, which gc may delete after 24 hours. Exit 13: the log was written within 24 hours,
     or holds data no other log has and --give-up is missing.
     """
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.kinds import as_disk
     from disks.object_disk.sharing import retiring
     from tiering.engine.retiring import look

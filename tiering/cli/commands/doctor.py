@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oplog.errors import FrostlineError, NotFound
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -85,7 +86,6 @@ def _of_hooks(config: "Config") -> list["Finding"]:
 
 def _of_tables(session: Session) -> list["Finding"]:
     """Tables that cannot be read, and what grows unnoticed; nothing of a store that cannot be opened."""
-    from oplog.errors import FrostlineError
     from tiering.doctor.diagnosis import Finding
     from tiering.doctor.doctor import of_fault
     from tiering.facts.growth import of_store
@@ -104,8 +104,6 @@ def _of_tables(session: Session) -> list["Finding"]:
 
 
 def _known(disks: Collection[str], name: str) -> str:
-    from oplog.errors import NotFound
-
     if name not in disks:
         raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(disks))}")
     return name

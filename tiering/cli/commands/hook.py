@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from oplog.errors import NotFound
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
@@ -23,7 +24,6 @@ def test(
 
     Exit 5: no answer, or an error. Exit 13: it can never work, such as a missing program.
     """
-    from oplog.errors import NotFound
     from tiering.daemon.hooks.delivery import deliver
     from tiering.daemon.hooks.outbox import test_message
 

@@ -10,6 +10,7 @@ from tiering.cli.commands.daemon import stop_on_signals
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import format_size
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +64,6 @@ def run(
 
 def status(session: Session) -> None:
     """Show waiting, failed and ignored files with reasons."""
-    from tiering.config.units import format_size
     from tiering.daemon.inbox.inbox import root_of
     from tiering.daemon.inbox.status import inbox_status
 

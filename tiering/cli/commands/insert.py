@@ -13,6 +13,7 @@ from tiering.cli.frame import process
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -106,7 +107,6 @@ def insert(session: Session, table: TableName, options: InsertOptions) -> None:
 
 def _checked(options: InsertOptions) -> "Quorum | None":
     """The quorum to wait for. Raises `UsageError` for options that do not go together."""
-    from tiering.config.units import parse_duration
     from tiering.engine.replication import Quorum
 
     files, dedup_by, replaces = options.files, options.dedup_by, options.replace_partitions

@@ -15,6 +15,7 @@ from tiering.cli.frame.remote_work import wanted as spark_wanted
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.merges import report_merges
+from tiering.config.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +108,6 @@ class _ColdTexts:
     max_failed_groups: int | None = None
 
     def parsed(self, definition: "TableDefinition") -> "ColdOptions":
-        from tiering.config.units import parse_size
         from tiering.merge.request import ColdOptions
         from tiering.query.sql_filter import parse_filter
         from tiering.table.pruning import TRUE

@@ -9,10 +9,11 @@ from oplog.errors import NotFound, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.commands.tables import TableName
-from tiering.cli.frame.output import counted
-from tiering.cli.frame.session import Session
+from tiering.cli.frame.output import counted, encode
+from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import move_report, print_moves
+from tiering.config.units import format_size, format_time, parse_time
 
 if TYPE_CHECKING:
     from tiering.facts.moves import PlanDocument
@@ -78,7 +79,6 @@ def plan(
     ] = False,
 ) -> None:
     """Show what the policy would move, and why. Changes nothing."""
-    from tiering.config.units import format_size, parse_time
     from tiering.facts.moves import plan_document, why_nothing_moves
 
     store = session.store(Freshness.CHANGES)
@@ -129,8 +129,6 @@ def explain(
     """Explain why a part moves or stays, and when it will move."""
     import msgspec
 
-    from tiering.config.units import format_size, format_time
-
     explanation = session.store(Freshness.CHANGES).explain(table, part)
     if session.options.json:
         session.output.document(msgspec.to_builtins(explanation))
@@ -160,8 +158,6 @@ def list_moves(
     limit: Annotated[int, typer.Option(metavar="N", help="at most N, newest first")] = 100,
 ) -> None:
     """List moves, newest first: state, reason, attempts."""
-    from tiering.config.units import format_size
-
     records = session.store().context.journal.work.moves(active=active, failed=failed, limit=limit)
     if session.options.json:
         session.output.document({"moves": records})
@@ -221,8 +217,6 @@ def wait(
         session.output.document({"moves": documents})
     for record in records:
         session.output.line(f"move {record.id} of {record.part}: {record.state} {record.error}".rstrip())
-    from tiering.cli.frame.session import fail_if_partly
-
     bad = sum(record.state == "failed" for record in records)
     fail_if_partly(bad, len(records) - bad, "moves")
 
@@ -330,8 +324,6 @@ def _held(planned: "Plan") -> "list[str]":
 
 
 def _hint_at_next(session: Session, planned: Any) -> None:
-    from tiering.config.units import format_time
-
     upcoming = planned.next_due
     if upcoming is not None and not planned.moves:
         when = format_time(upcoming.replace(microsecond=0))
@@ -340,7 +332,6 @@ def _hint_at_next(session: Session, planned: Any) -> None:
 
 def _write(path: Path, document: "PlanDocument") -> None:
     from disks.effects import replace_file
-    from tiering.cli.frame.output import encode
 
     try:
         replace_file(path, encode(document) + b"\n")

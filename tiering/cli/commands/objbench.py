@@ -8,6 +8,7 @@ from oplog.errors import Refused, UsageError
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.config.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from disks.stores.trial.bench import BenchReport, BenchStep, Measurement
@@ -34,7 +35,6 @@ def objbench(
     """
     from disks.stores.open import open_store
     from disks.stores.trial.bench import plan, requests_of, run
-    from tiering.config.units import format_size, parse_size
 
     config = session.object_disk(disk)
     sizes = [parse_size(text) for text in size.split(",")]
@@ -126,8 +126,6 @@ def _parts_per_second(measurements: "list[Measurement]") -> float | None:
 
 
 def _print(session: Session, report: "BenchReport", document: dict[str, Any]) -> None:
-    from tiering.config.units import format_size
-
     rows = [
         (
             found.step.verb,

@@ -10,7 +10,7 @@ from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.backups import newest_backups
-from tiering.config.units import counted
+from tiering.config.units import counted, format_size
 
 if TYPE_CHECKING:
     from tiering.facts.sharing import SharingRow, UnknownSharing
@@ -60,8 +60,6 @@ def du(session: Session, table: OptionalTable = None) -> None:
     if session.options.json:
         session.output.document({"usage": rows, "bytes": size_bytes, "shared": sharing})
         return
-    from tiering.config.units import format_size
-
     session.output.table(
         ["table", "disk", "partition", "parts", "rows", "size"],
         [(row.table, row.disk, row.partition, row.parts, f"{row.rows:,}", format_size(row.bytes)) for row in rows],
@@ -75,7 +73,6 @@ def du(session: Session, table: OptionalTable = None) -> None:
 def _print_status(session: Session, document: "StoreStatus") -> None:
     from msgspec import UNSET
 
-    from tiering.config.units import format_size
     from tiering.facts.status import crowded_text
 
     line = session.output.line
@@ -126,7 +123,6 @@ def _print_status(session: Session, document: "StoreStatus") -> None:
 
 
 def _sharing_text(sharing: "SharingRow | UnknownSharing") -> str:
-    from tiering.config.units import format_size
     from tiering.facts.sharing import UnknownSharing
 
     if isinstance(sharing, UnknownSharing):

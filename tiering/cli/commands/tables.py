@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oplog.errors import AlreadyExists, FrostlineError, UsageError
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +78,6 @@ def create(
 
     A joining replica takes columns and order from the others; given ones must match.
     """
-    from oplog.errors import UsageError
     from tiering.insert.reshaping import Reshaping, parse_renames
     from tiering.table.definitions import define_table
 
@@ -140,7 +141,6 @@ def _create_replica(
     *,
     if_not_exists: bool,
 ) -> None:
-    from oplog.errors import UsageError
     from tiering.engine import replication
     from tiering.table.definitions import define_table
 
@@ -166,7 +166,6 @@ def _create_replica(
 def _tell_daemon(session: Session, definition: "TableDefinition") -> None:
     """Let a daemon that runs on this store see at once that there is a replica, and wait until others hear of it: until
     then they take it for one that is gone."""
-    from oplog.errors import FrostlineError
     from tiering.daemon.control import ask
     from tiering.engine import replication
 
@@ -187,8 +186,6 @@ def list_tables(session: Session) -> None:
     if session.options.json:
         session.output.document({"tables": rows})
         return
-    from tiering.config.units import format_size
-
     session.output.table(
         ["table", "policy", "parts", "rows", "size", "on disks"],
         [
@@ -266,7 +263,6 @@ def alter(
     """Change a table without rewriting data. Run an interrupted change again to continue it."""
     import msgspec
 
-    from oplog.errors import UsageError
     from tiering.table import definitions
 
     changes = (add_column, rename_column, drop_column, widen_column, ttl, policy, setting)
@@ -379,8 +375,6 @@ def drop(session: Session, table: TableName) -> None:
 
     Parts in a bucket can be restored during the retention; parts on local disks are gone.
     """
-    from tiering.config.units import format_size
-
     store = session.store()
     gone = {left.definition.uuid: left.definition for left in store.dropped()}
     undefined = [one for one in store.unreadable() if one.is_called(table) and one.before is None]
@@ -432,8 +426,6 @@ def _tell_of_sample(session: Session, like: str, reshaping: "Reshaping") -> None
 
 
 def _only_policy(session: Session) -> str:
-    from oplog.errors import UsageError
-
     policies = session.loaded.config.policies
     if len(policies) == 1:
         return next(iter(policies))
@@ -453,8 +445,6 @@ def _schema_of(session: Session, path: str, renames: dict[str, str], *, flatten:
 
 
 def _refuse_existing(session: Session, table: str) -> None:
-    from oplog.errors import AlreadyExists
-
     if any(known.full_name == table for known in session.store().definitions()):
         raise AlreadyExists(f"table {table} exists already", hint="use --if-not-exists to keep it")
 

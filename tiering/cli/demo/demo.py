@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 import typer
 
+from oplog.errors import UsageError
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.plugins import Plug
@@ -48,7 +49,6 @@ def demo(
     differs. Refuses (exit 13) to delete your own tables, backups and files in DIR without --yes. --replicas needs
     Java 17.
     """
-    from oplog.errors import UsageError
     from tiering.cli.demo.guided_demo import run_guided_demo
 
     if replicas == 1:

@@ -6,6 +6,7 @@ import typer
 
 from oplog.errors import UsageError
 from tiering.cli.frame.session import Session
+from tiering.config.units import parse_size
 
 if TYPE_CHECKING:
     from disks.config import ObjectDiskConfig
@@ -68,6 +69,4 @@ def remote(
 
 
 def _size(text: str | None) -> int | None:
-    from tiering.config.units import parse_size
-
     return parse_size(text) if text else None

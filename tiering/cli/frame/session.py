@@ -9,13 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from disks.workers.python_gc import end_start
-from oplog.errors import Refused
+from oplog.errors import NotFound, PartlyDone, Refused, error_of_kinds
 from tiering.catalog.freshness import Freshness
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
 from tiering.config.escaping import visible
 from tiering.config.secrets import without_passwords
+from tiering.config.units import parse_size
 from tiering.daemon.log_lines import TextLines
 from tiering.plugins import Plug
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from collections.abc import Sequence
 
     from disks.base import Disk
-    from disks.bucket_disk import LoggedDisk
+    from disks.contracts.bucket_disk import LoggedDisk
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
@@ -241,7 +242,6 @@ class Session:
     def identities(self, names: "list[str]") -> "Identities":
         """The same for several, with what is wrong with which disk. Raises `NotFound`."""
         from disks.registry import open_disk
-        from oplog.errors import NotFound
         from tiering.catalog.identities.identity import Identities
         from tiering.config.disk_locations import place_of
         from tiering.engine import replication
@@ -296,7 +296,6 @@ class Session:
     def new_limiter(self) -> "Limiter":
         """Another with the same limits, for what must not wait for the rest of the run."""
         from disks.stores.wrappers.limit import Limiter
-        from tiering.config.units import parse_size
 
         limits = self.loaded.config.limits
         given = self.options.bwlimit
@@ -365,8 +364,6 @@ def fail_if_partly(failed: int, succeeded: int, noun: str, kinds: Iterable[str] 
     share, else 1."""
     if not failed:
         return
-    from oplog.errors import PartlyDone, error_of_kinds
-
     if succeeded:
         raise PartlyDone(
             f"{failed} of {failed + succeeded} {noun} failed", hint="the others are done; run it again to retry"

@@ -40,14 +40,13 @@ class Adoption:
     def of(cls, session: Session, identities: "Identities", name: str) -> "Adoption | None":
         """What is to be done of it; None, with a note, where the disk cannot be read as it is. Raises `DiskUnreachable`
         when another disk does not answer: nobody knows then which rows are there twice."""
-        from tiering.catalog import tables
         from tiering.catalog.catalog import Catalog
 
         disks, journal = identities.with_real(name), identities.journal
         catalog = Catalog(
             session.config,
             disks,
-            dropping=lambda: tables.being_dropped(journal),
+            dropping=journal.being_dropped,
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
         )
         with closing(catalog):

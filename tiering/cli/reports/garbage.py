@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tiering.cli.frame.session import Session
-from tiering.config.units import counted
+from tiering.config.units import counted, format_size
 
 if TYPE_CHECKING:
     from disks.garbage.report import GcRow
@@ -13,8 +13,6 @@ GC_AGAIN = "fix the cause and run it again: it continues; without --delete it on
 
 def print_gc(session: Session, row: "GcRow") -> None:
     """The report for people."""
-    from tiering.config.units import format_size
-
     line = session.output.line
     line(f"disk {row.disk}")
     if row.refused and not any((row.referenced, row.pending, row.orphaned, row.deleted)):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from tiering.facts.inserts import InsertDocument
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
 
 def report_inserted(session: Session, inserted: "InsertDocument", *, bad_rows_file: str = "") -> None:
     """Print it. `bad_rows_file`: the file with the rows that could not be inserted."""
-    from tiering.config.units import format_size
-
     table, rows = inserted.table, counted(inserted.rows, "row")
     if inserted.bad_rows:
         kept = "would be kept in" if inserted.dry_run else "kept in"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.reports.moves import print_merge_stays, print_merges
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from tiering.facts.merges import MergesDocument
@@ -32,7 +33,6 @@ def report_merges(session: Session, document: "MergesDocument", *, waits: bool =
 def _print_costs(session: Session, document: "MergesDocument") -> None:
     from msgspec import UNSET
 
-    from tiering.config.units import format_size
     from tiering.facts.merges import ColdMergeRow
 
     merges = [merge for merge in document.merges if isinstance(merge, ColdMergeRow)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from oplog.errors import FrostlineError
 from tiering.cli.frame.output import Output, counted
 from tiering.cli.frame.session import Session, fail_if_partly
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from tiering.catalog.identities.faults import Fault
@@ -34,8 +35,6 @@ def move_report(session: Session, report: "MoveReport") -> None:
 
 def print_report(output: Output, document: "MoveRows | MoveReport") -> None:
     """The report for people."""
-    from tiering.config.units import format_size
-
     for item in document.moved:
         size = format_size(item.bytes) if item.copied else "without a byte"
         output.line(f"moved    {_line(item)}  {size} in {item.seconds:.2f} s")
@@ -54,8 +53,6 @@ def print_report(output: Output, document: "MoveRows | MoveReport") -> None:
 
 def print_moves(output: Output, moves: "Sequence[Move]") -> None:
     """Planned moves with their reasons."""
-    from tiering.config.units import format_size
-
     output.table(
         ["table", "part", "from", "to", "size", "reason"],
         [
@@ -82,8 +79,6 @@ def _rows(before: int, after: int | None) -> str:
 
 def print_merges(output: Output, merges: "Sequence[MergeRow]") -> None:
     """Merges as a table."""
-    from tiering.config.units import format_size
-
     output.table(
         ["table", "partition", "parts", "into", "rows", "before", "after", "seconds"],
         [

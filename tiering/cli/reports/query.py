@@ -12,6 +12,7 @@ from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
 from tiering.cli.reports.plain_csv import write_plain_csv
 from tiering.cli.reports.query_progress import shown
+from tiering.config.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,10 +76,9 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output, 
         else:
             rows = _write_stdout(result, pieces, chosen, output)
     if chosen != "json" or file:
-        from tiering.config.units import format_size
-
         output.note(
             f"{counted(rows, 'row')}; read {format_size(result.bytes_read)} from {counted(result.parts_read, 'part')}"
+            + (f", {counted(result.requests, 'request')}" if result.requests else "")
         )
 
 
@@ -196,6 +196,8 @@ def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:
         "row_count": len(rows),
         "parts_read": result.parts_read,
         "bytes_read": result.bytes_read,
+        "requests": result.requests,
+        "bytes_fetched": result.bytes_fetched,
     }
 
 

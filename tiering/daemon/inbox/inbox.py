@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from disks.host.locks import hold_lock
 from oplog.errors import FrostlineError, UsageError, in_a_line
 from tiering.catalog.freshness import Freshness
 from tiering.config.settings import InboxConfig
@@ -24,7 +25,6 @@ from tiering.daemon.inbox.ingest import Ended, TableIngest
 from tiering.daemon.inbox.reading import InboxStops
 from tiering.daemon.inbox.table_inbox import Strange, TableInbox
 from tiering.engine.store import Store
-from tiering.journal.locks import hold_lock
 
 _LONGEST_REST_SECONDS = 60.0
 

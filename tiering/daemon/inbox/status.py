@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from disks.host.locks import lock_holder
 from oplog.errors import FrostlineError
 from tiering.daemon.inbox import records, table_inbox
 from tiering.daemon.inbox.table_inbox import DONE, FAILED, REPORT, TableInbox
-from tiering.journal.locks import lock_holder
 
 
 class WaitingFile(msgspec.Struct, frozen=True):

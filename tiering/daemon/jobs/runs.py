@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from disks import effects
+from disks.host.locks import lock_holder
 from oplog.documents import Document
 from tiering.daemon.jobs.record import Result
 from tiering.daemon.log_lines import LogFormat
-from tiering.journal.locks import lock_holder
 from tiering.plugins import JOB_PROGRAM
 
 _LOOK_SECONDS = 0.1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from disks.host.locks import lock_holder
 from tiering.config.settings import Config
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import JobRecord, read
 from tiering.daemon.jobs.row import JobRow
-from tiering.journal.locks import daemon_lock_path, lock_holder
+from tiering.daemon.lock import daemon_lock_path
 
 
 def job_rows(config: Config) -> list[JobRow]:

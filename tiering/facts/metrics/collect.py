@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import astuple
 
-from disks.bucket_disk import BucketDisk, LoggedDisk
+from disks.contracts.bucket_disk import BucketDisk, LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError

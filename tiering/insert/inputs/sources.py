@@ -15,7 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,42 +46,11 @@ from tiering.insert.inputs.source_files import (
 from tiering.insert.inputs.source_parquet import read_parquet
 from tiering.insert.reshaping import NULLS, Reshaping
 from tiering.insert.row_reader import RowReader
-from tiering.table.schema import TableDefinition
 
 _ORC_ROWS = 256
 """Decoded at once, whatever they come to."""
 _ORC_BYTES = 64 * 1024 * 1024
 """So many are handed on together."""
-
-
-def open_sources(
-    paths: Sequence[str],
-    file_format: str | None,
-    definition: TableDefinition,
-    *,
-    stdin: IO[bytes] | None = None,
-    reshaping: Reshaping | None = None,
-    bad: BadRows | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of all inputs, as batches to give to an insert. All paths are looked at before the first is read.
-
-    `bad` gets the rows that cannot be taken; without it the first one raises `UsageError`.
-    """
-    return chain.from_iterable(open_each(paths, file_format, definition, stdin=stdin, reshaping=reshaping, bad=bad))
-
-
-def open_each(
-    paths: Sequence[str],
-    file_format: str | None,
-    definition: TableDefinition,
-    *,
-    stdin: IO[bytes] | None = None,
-    reshaping: Reshaping | None = None,
-    bad: BadRows | None = None,
-    buckets: BucketSources | None = None,
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The same, each input by itself; with `buckets` also objects that URLs name."""
-    return read_each(find_sources(paths, file_format, buckets), reshaping or Reshaping(definition), stdin, bad)
 
 
 def read_each(
@@ -92,8 +60,9 @@ def read_each(
     bad: BadRows | None = None,
     task: Task | None = None,
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The same of inputs that were found. `task` counts the bytes read so far. Raises `UsageError` at once
-    for a path whose directories do not fit the table."""
+    """The rows of each input, as batches to give to an insert. `bad` gets the rows that cannot be taken; without it the
+    first one raises `UsageError`, as, at once, a path does whose directories do not fit the table. `task` counts the
+    bytes read so far."""
     for source in sources:
         path_columns(source, reshaping)
     return (_told(_read(source, reshaping, stdin, bad), source, task) for source in sources)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from disks.base import Transaction
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.table.schema import TableDefinition

@@ -16,7 +16,7 @@ from datetime import datetime
 import msgspec
 
 from disks.base import Transaction
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from oplog.documents import Document
 from oplog.errors import Refused
 from tiering.config.units import counted

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from oplog import paths
 from oplog.entry import Commit, Remove
 from oplog.errors import Locked, Refused

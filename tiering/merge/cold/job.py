@@ -26,7 +26,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from disks.bucket_disk import BucketTransaction, LoggedDisk
+from disks.contracts.bucket_disk import BucketTransaction, LoggedDisk
 from disks.kinds import as_disk
 from disks.stores.base import ObjectStore
 from disks.workers.progress import Task

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tiering.query.sql.local_files import ParsedNode
+from tiering.query.sql.plan_shapes import Summary, rows_enough, summary_of
 from tiering.table.pruning import (
     TRUE,
     And,
@@ -126,6 +127,10 @@ class PlanReads(msgspec.Struct, frozen=True):
     """Some rows may be enough."""
     is_filter_alone: bool
     """Nothing but filters over one scan."""
+    summary: Summary | None = None
+    """Where nothing else is wanted of the only scan."""
+    rows_enough: int | None = None
+    """So many rows of the only scan are enough; None where that is not known."""
 
 
 def plan_reads(text: str, definitions: Mapping[str, TableDefinition]) -> PlanReads:
@@ -144,7 +149,9 @@ def plan_reads(text: str, definitions: Mapping[str, TableDefinition]) -> PlanRea
             )
             for name, accesses in reader.accesses.items()
         }
-        return PlanReads(found, reader.stops_early, alone)
+        if reader.scans != 1:
+            return PlanReads(found, reader.stops_early, alone)
+        return PlanReads(found, reader.stops_early, alone, summary_of(root), rows_enough(root))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # Written otherwise than it is here: all is read, of all tables.
         return PlanReads({name: Access.whole(table) for name, table in definitions.items()}, True, False)

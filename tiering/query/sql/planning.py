@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import msgspec
+from msgspec.structs import replace
 
 from tiering.query.sql.column_types import column_sql_type, engine_names, identifier, literal, text
 from tiering.query.sql.errors import sql_error
@@ -145,7 +146,7 @@ def plan_statement(
     except duckdb.Error as error:
         raise sql_error(error) from None
     tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
-    return PlanReads(tables, found.stops_early, found.is_filter_alone), columns
+    return replace(found, tables=tables), columns
 
 
 def _declare_empty(
@@ -170,7 +171,7 @@ def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mappi
     _plan_to_run(connection)
     whole = {name: frozenset(range(len(table.columns))) for name, table in planned.items()}
     tables = {name: Access(access.predicate, columns.get(name, whole[name])) for name, access in found.tables.items()}
-    return PlanReads(tables, found.stops_early, found.is_filter_alone)
+    return replace(found, tables=tables)
 
 
 def _plan_to_run(connection: duckdb.DuckDBPyConnection) -> None:
@@ -227,32 +228,32 @@ class SourceColumn(NamedTuple):
 def selected(
     definition: TableDefinition,
     source: str,
-    sources: Mapping[int, SourceColumn] | None,
+    sources: Mapping[int, SourceColumn | None] | None,
     compared: Collection[int],
     shown: Iterable[int],
 ) -> str:
     """Today's columns at the places that are `shown`, from those that the source has, which `sources` has by their
-    ids; those that it has not by their default. Without `sources` none of them can be read, else those that were
-    `compared`."""
+    ids; those that it has not by their default. Without `sources` none of them can be read, nor those that are None
+    there; else those that were `compared`."""
     columns = []
     for number in shown:
         column = definition.columns[number]
         kind = column_sql_type(column.type)
-        if sources is None:
-            value = _failing(f"column {column.name} was not compared", None)
-        elif column.id not in sources:
+        fault = f"column {column.name} was not compared"
+        if sources is not None and column.id not in sources:
             value = _default(column)
+        elif sources is None or (own := sources[column.id]) is None:
+            value = _failing(fault, None)
         else:
-            name, held = sources[column.id]
-            value = identifier(name)
-            if held is not None:
+            value = identifier(own.name)
+            if own.held is not None:
                 from tiering.query.sql.nested_values import current_value
 
-                value = current_value(value, held, column)
+                value = current_value(value, own.held, column)
             if kind == "INTERVAL":  # files hold the number
                 value = f"to_microseconds({value})"
             if number not in compared:
-                value = _failing(f"column {column.name} was not compared", value)
+                value = _failing(fault, value)
         columns.append(f"CAST({value} AS {kind})")
     return f"SELECT {', '.join(columns)} FROM {source}"
 

@@ -12,12 +12,12 @@ import threading
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.sections import Section
+from tiering.query.sql.file_places import FilePlace, leaves_read
 from tiering.query.sql.plan import Access
 from tiering.table.pruning import Predicate, columns_of, rows_may_match
 from tiering.table.schema import TableDefinition
@@ -32,17 +32,6 @@ _REQUEST_BYTES = 4 * 1024 * 1024
 _HOLE_BYTES = 256 * 1024
 """Bytes that nobody wants, between two that are wanted, which cost less than another request."""
 _THREADS = 12
-
-
-class FilePlace(msgspec.Struct, frozen=True):
-    """Where a file has a column."""
-
-    column: int
-    """Among its columns."""
-    leaves: range
-    """Among what it keeps values of: of one that is nested, there are several."""
-    held: Any = None
-    """The type that the file has, with ids, where the fields within the column are other ones today."""
 
 
 class _Piece(msgspec.Struct, frozen=True):
@@ -83,9 +72,10 @@ class ScannedFiles:
         """Find what the engine will read. Of a scan that is filtered, the footers must have been read."""
         size_bytes = 0
         for file, places in self._files:
-            groups = (
-                _matching_groups(file, self.access.predicate, self.definition, places) if self.is_filtered else None
-            )
+            groups = None
+            if self.is_filtered and file.tail_bytes:
+                tail = b"".join(file.pieces(file.size() - file.tail_bytes, file.size()))
+                groups = footer_groups(tail, self.access.predicate, self.definition, places)
             leaves = leaves_read(self.definition, self.access, places)
             first = len(self._pieces)
             for start, stop in joined_ranges(chosen_sections(file.sections, leaves, groups)):
@@ -173,12 +163,6 @@ class ReadAhead:
         return None
 
 
-def leaves_read(definition: TableDefinition, access: Access, places: Mapping[int, FilePlace]) -> list[int]:
-    """What is read of a file that has the columns at these places, in order."""
-    ids = (definition.columns[column].id for column in access.columns)
-    return sorted(leaf for number in ids if number in places for leaf in places[number].leaves)
-
-
 def chosen_sections(
     sections: Sequence[Section], leaves: Collection[int], groups: Collection[int] | None
 ) -> list[Section]:
@@ -198,20 +182,17 @@ def joined_ranges(sections: Sequence[Section]) -> list[tuple[int, int]]:
     return joined
 
 
-def _matching_groups(
-    file: CheckedFile, predicate: Predicate, definition: TableDefinition, places: Mapping[int, FilePlace]
+def footer_groups(
+    tail: bytes, predicate: Predicate, definition: TableDefinition, places: Mapping[int, FilePlace]
 ) -> Collection[int] | None:
-    """The row groups that can hold a row for which the predicate is true, by the footer, which must be known; None for
-    all. `places` says where the file has a column id."""
-    if not file.tail_bytes:
-        return None
+    """The row groups that can hold a row for which the predicate is true, by the footer with which the `tail` ends;
+    None for all. `places` says where the file has a column id."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 
     with suppress(pa.ArrowException):  # the engine will say what is wrong with it
-        tail = b"".join(file.pieces(file.size() - file.tail_bytes, file.size()))
         metadata = pq.read_metadata(pa.BufferReader(tail))
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         keys = leaf_keys(metadata.schema, {number: place.leaves for number, place in places.items()}, definition)

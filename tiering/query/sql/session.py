@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +27,22 @@ from tiering.catalog.context import Context
 from tiering.parquet.checked_file import HeldSections
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import bytes_of_columns
-from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache, read_schema
+from tiering.query.checked_parts import StoreReads, check_local_files, checked_file, local_read, read_cache
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.cached_files import CachedFiles
-from tiering.query.sql.column_types import engine_names, identifier, is_flat, text
+from tiering.query.sql.cold_reads import ColdRead, cold_reads, fitting
+from tiering.query.sql.column_types import engine_names, identifier, text
 from tiering.query.sql.engine import Engine, take_engine
 from tiering.query.sql.errors import engine_error, sql_error
-from tiering.query.sql.fetched_files import ColdRead, FetchedFiles, cold_read
+from tiering.query.sql.fetched_files import FetchedFiles
+from tiering.query.sql.file_places import FilePlace, by_version, file_names, file_places, leaves_read
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
+from tiering.query.sql.plan_shapes import Summary
 from tiering.query.sql.planning import EmptyTables, SourceColumn, declare, selected
-from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, ScannedFiles, leaves_read
-from tiering.table.names import alike, folded
-from tiering.table.pruning import columns_of, matching_groups
+from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, ScannedFiles
+from tiering.query.sql.stated_rows import first_files, stated_rows
+from tiering.table.names import alike
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
@@ -85,6 +89,12 @@ class SqlSession:
         self._engine.begin(ordered=ordered)
         self._local: list[tuple[SelectedFile, list[int]]] = []
         self._local_bytes = 0
+        self._known_places: dict[tuple[str, int], dict[int, FilePlace]] = {}
+        self._stated: dict[str, tuple[str, dict[int, SourceColumn | None]]] = {}
+        """By the names of tables, rows of files that are not read."""
+        self.asked = StoreReads()
+        self.will_ask = 0, 0
+        """Requests and bytes at most, before the statement runs: of what is in the cache in part, too."""
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -117,21 +127,33 @@ class SqlSession:
         tables: Mapping[str, _Table],
         *,
         stops_early: bool,
+        summary: Summary | None = None,
+        rows_enough: int | None = None,
+        runs: bool = True,
         local_files: Collection[str] = (),
         may_mean: Callable[[str], bool] = bool,  # any name
     ) -> None:
         """Give the tables these rows, for good: nothing else can be read from now on but these `local_files`. All that
-        the engine will read of tables is there and is what was written, or will be compared as it is read. Columns that
-        are not read are left out where the statement does not mean any of their name. Raises `FileMissing`, `Damaged`,
-        and `EngineOutgrown`: then the statement has to be planned by a new session."""
+        the engine will read of tables is there and is what was written, or will be compared as it is read; where the
+        statement does not run, and is explained, nothing is fetched. Columns that are not read are left out where the
+        statement does not mean any of their name. Raises `FileMissing`, `Damaged`, and `EngineOutgrown`: then the
+        statement has to be planned by a new session."""
         with self.translated():
+            if summary is not None:
+                tables = {name: self._without_stated(name, table, summary) for name, table in tables.items()}
+            first: dict[int, Collection[int]] = {}
+            if rows_enough is not None:
+                tables, first = _first(tables, rows_enough)
             files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
             self._files = local_files
             opened = sum(len(members) for _, members, _ in tables.values())
             # The engine keeps about half of them open at once.
             serve_local = opened > files_to_open() // 2 or not self._compare(tables, stops_early)
-            if not stops_early:
-                self._fetch(tables)
+            if first or not (runs and stops_early):
+                cold = self._cold(tables, first)
+                self.will_ask = sum(read.requests for read in cold), sum(read.size_bytes for read in cold)
+                if runs:
+                    self._fetched.fetch(fitting(cold, self._fetched.room_bytes, files_to_open() // 4))
             if any(
                 self._path(file, serve_local) is None
                 for _, members, access in tables.values()
@@ -148,10 +170,10 @@ class SqlSession:
             scans = [ScannedFiles(definition, access, window_bytes) for definition, _, access in tables.values()]
             shown = [_shown(scan.definition, scan.access, may_mean) for scan in scans]
             views = [
-                (scan.definition, name, self._rows(scan, tables[name][1], columns, serve_local), columns)
+                (scan.definition, name, self._rows(name, scan, tables[name][1], columns, serve_local), columns)
                 for name, scan, columns in zip(tables, scans, shown, strict=True)
             ]
-            if self._served is not None:
+            if self._served is not None and runs:
                 self._served.begin(scans, reads_ahead=not stops_early)
             for definition, name, rows, columns in views:
                 declare(self.connection, definition, name, rows, columns)
@@ -272,7 +294,7 @@ class SqlSession:
         self._local = []
         cached: list[tuple[SelectedFile, list[int]]] = []
         for definition, files, access in tables.values():
-            for version, members in _by_version(files).items():
+            for version, members in by_version(files).items():
                 local = [file for file in members if _opens_itself(file)]
                 remote = [file for file in members if file.local_path is None] if access.columns else []
                 if local or (remote and self._cache is not None):
@@ -292,63 +314,43 @@ class SqlSession:
         self._local_bytes += sum(self._kept.bytes_of(file) for file, _ in cached)
         return True
 
-    def _fetch(self, tables: Mapping[str, _Table]) -> None:
-        """Fetch what the statement reads of files in buckets, as far as that is known and there is room for it."""
+    def _without_stated(self, name: str, table: _Table, summary: Summary) -> _Table:
+        """Without the files of which `part.json` says all that is wanted."""
+        definition, files, access = table
+        left, stated = stated_rows(files, definition, access, summary)
+        if stated is not None:
+            self._stated[name] = stated.source(definition, counts=summary.counts)
+        return definition, left, access
+
+    def _cold(self, tables: Mapping[str, _Table], first: Mapping[int, Collection[int]]) -> list[ColdRead]:
+        """What the statement reads of files in buckets that the engine does not have from the cache."""
         reads: list[ColdRead] = []
-        left_bytes = self._fetched.room_bytes
-        held = HeldSections(0)
         for definition, files, access in tables.values():
             remote = [file for file in files if not _opens_itself(file) and self._kept.path(file) is None]
-            for version, members in _by_version(remote if access.columns else ()).items():
+            for version, members in by_version(remote if access.columns else ()).items():
                 places = self._places(definition, version, members[0])
-                leaves = leaves_read(definition, access, places)
-                for file in members:
-                    groups = None
-                    if columns_of(access.predicate):
-                        groups = matching_groups(access.predicate, file.file, definition)
-                        if groups is None:
-                            continue
-                    served = checked_file(self._context, file, held, cache=self._cache)
-                    read = cold_read(file, served, leaves, groups)
-                    if read is not None and (left_bytes := left_bytes - read.size_bytes) >= 0:
-                        reads.append(read)
-        if reads:
-            self._fetched.fetch(reads)
+                opened = partial(checked_file, self._context, held=HeldSections(0), cache=self._cache)
+                reads += cold_reads(members, partial(opened, counted=self.asked), definition, access, places, first)
+        return reads
 
     def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
-        """Column id -> where the files of this schema version have it."""
-        current = version == definition.schema_version
-        if current and all(is_flat(column.type) for column in definition.columns):
-            places = enumerate(definition.columns)
-            return {column.id: FilePlace(place, range(place, place + 1)) for place, column in places}
-        from tiering.table.columns.nested_ids import held_type, is_current
-        from tiering.table.columns.type_texts import leaf_ranges
-        from tiering.table.columns.types import arrow_schema, field_ids
+        if (key := (definition.full_name, version)) not in self._known_places:
+            self._known_places[key] = file_places(
+                self._context, definition, version, file, cache=self._cache, counted=self.asked
+            )
+        return self._known_places[key]
 
-        if current:
-            schema = arrow_schema(definition)
-        else:
-            schema = read_schema(self._context, file.stored, file.file, cache=self._cache)
-        columns = {column.id: column for column in definition.columns}
-        names = {name: number for number, name in field_ids(schema).items()}
-        leaves = leaf_ranges(schema.types)
-        found = {}
-        for place, field in enumerate(schema):
-            if (number := names.get(field.name)) is None:
-                continue
-            column = columns.get(number)
-            is_other = not current and column is not None and not is_current(field.type, column, definition)
-            held = held_type(field.type, column, definition) if is_other and column is not None else None
-            found[number] = FilePlace(place, leaves[place], held)
-        return found
-
-    def _rows(self, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool) -> str:
+    def _rows(
+        self, name: str, scan: ScannedFiles, files: Sequence[SelectedFile], shown: Sequence[int], serve_local: bool
+    ) -> str:
         """The rows of the files with the table's columns that are `shown`, in its order and types."""
         definition = scan.definition
         reads = list(self._reads(scan, files, serve_local))
         compared = scan.access.columns
         if compared:
-            pieces = [selected(definition, source, sources, compared, shown) for source, sources in reads]
+            found: list[tuple[str, Mapping[int, SourceColumn | None]]] = [*reads]
+            found += [self._stated[name]] if name in self._stated else []
+            pieces = [selected(definition, source, sources, compared, shown) for source, sources in found]
             return _united(pieces, len(shown)) if pieces else selected(definition, "range(0)", {}, compared, shown)
         # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
         bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
@@ -361,9 +363,9 @@ class SqlSession:
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
             yield f"range({sum(file.file.rows for file in files if file.local_path is None)})", {}
             files = [file for file in files if file.local_path is not None]
-        for version, members in _by_version(files).items():
+        for version, members in by_version(files).items():
             places = self._places(scan.definition, version, members[0])
-            names = _file_names(scan.definition, places)
+            names = file_names(scan.definition, places)
             urls = [self._url(scan, file, places, serve_local) for file in members]
             # Where names are the same but for their case, the engine could take one column of a file for another.
             are_alike = alike(column.name for column in scan.definition.columns) is not None
@@ -377,7 +379,7 @@ class SqlSession:
     def _url(self, scan: ScannedFiles, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
         if (path := self._path(file, serve_local)) is not None:
             return str(path)
-        served = checked_file(self._context, file, scan.held, cache=self._cache)
+        served = checked_file(self._context, file, scan.held, cache=self._cache, counted=self.asked)
         scan.add(served, places)
         assert self._served is not None
         return self._served.add(served)
@@ -411,26 +413,11 @@ def _united(pieces: Sequence[str], columns: int) -> str:
     return f"SELECT {names} FROM ({union}) AS united(bare, {names})"
 
 
-def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
-    found: dict[int, list[SelectedFile]] = {}
-    for file in files:
-        found.setdefault(file.schema_version, []).append(file)
-    return found
-
-
-def _file_names(definition: TableDefinition, places: Mapping[int, FilePlace]) -> list[str]:
-    """What the columns of a file are called, as far as it needs them: by their names of today, which plans show."""
-    names = engine_names(definition)
-    today = {places[column.id].column: names[column.name] for column in definition.columns if column.id in places}
-    taken = {folded(name) for name in today.values()}
-    found = []
-    for place in range(max(known.column for known in places.values()) + 1):
-        name = today.get(place, f"c{place}")
-        while place not in today and folded(name) in taken:
-            name += "_"
-        taken.add(folded(name))
-        found.append(name)
-    return found
+def _first(tables: Mapping[str, _Table], rows_enough: int) -> tuple[Mapping[str, _Table], dict[int, Collection[int]]]:
+    """Of the only table as few files, and by their ids row groups, as have rows enough, where that is known."""
+    ((name, (definition, files, access)),) = tables.items()
+    found = first_files(files, definition, access, rows_enough) if access.columns else None
+    return ({name: (definition, found[0], access)}, found[1]) if found is not None else (tables, {})
 
 
 def _opens_itself(file: SelectedFile) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from disks.base import Transaction
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.effects import make_directory
 from disks.stores.wrappers.limit import Limiter
 from oplog.errors import Conflict, Damaged, NotFound, Transient

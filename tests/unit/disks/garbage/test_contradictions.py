@@ -171,7 +171,7 @@ class TestCommits:
         """Where the first look does not find it out: it is put again and again, and never without a pause."""
         monkeypatch.setattr("oplog.log.OperationsLog._has_first_entry", lambda self: False)
         disk, slept, _ = self.hidden(tmp_path)
-        monkeypatch.setattr("disks.object_disk.unproved._MOST_ENTRIES", 0)
+        monkeypatch.setattr("disks.object_disk.following._MOST_UNPROVED", 0)
         with pytest.raises(WrongAnswer, match="its listings do not show it"):
             put(disk, "a/new")
         assert slept == sorted(slept)

@@ -26,7 +26,7 @@ from disks.workers.runner import Remote, shown, threads
 from oplog.errors import NotFound, UsageError
 from oplog.replay import FileRow
 from restore.check.data import Expected, StoredFiles, WorkSplit, cut_batches, read_batch
-from spark_tiering.scan_planning import OPEN_COST_BYTES, Piece, divide
+from spark_tiering.reading.scan_planning import OPEN_COST_BYTES, Piece, divide
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output
 from tiering.cli.frame.remote_work import SparkWork, wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.host.database_file import remove_database
+from disks.host.database import remove_database
 from tests.crash.as_read import index_is_as_read
 from tests.unit.tiering.catalog.histories import TABLE, cached_store, insert
 from tiering.catalog import tables

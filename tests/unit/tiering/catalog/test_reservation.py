@@ -109,8 +109,8 @@ def test_a_small_part_of_late_rows_waits_where_there_is_room(tmp_path: Path) -> 
     """Large ones, merged ones and those that would have to make room go to their place at once."""
     book = make(tmp_path, [HOT, COLD], a=100 * KB, b=100 * KB)
     pacing = PacingConfig(late_seconds=60, late_bytes=20 * KB)
-    waiting = msgspec.structs.replace(book._config.policies["p"], pacing=pacing)
-    book._config = msgspec.structs.replace(book._config, policies={"p": waiting})
+    waiting = msgspec.structs.replace(book.config.policies["p"], pacing=pacing)
+    book.config = msgspec.structs.replace(book.config, policies={"p": waiting})
     late, definition = part(5), table(MoveToVolume(volume="cold"))
     merged = msgspec.structs.replace(late, name="all_1_2_1")
     large = msgspec.structs.replace(late, size_bytes=21 * KB)
@@ -140,7 +140,7 @@ def test_a_place_on_a_named_disk(tmp_path: Path) -> None:
             assert book.reserved("a") == 10 * KB
     with pytest.raises(Refused, match="broken"), book.reserve("nowhere", 1):
         pass
-    book._disks = {**book._disks, "b": LocalDisk("b", tmp_path / "b", read_only=True)}
+    book.disks = {**book.disks, "b": LocalDisk("b", tmp_path / "b", read_only=True)}
     with pytest.raises(Refused, match="read-only"), book.reserve("b", 1):
         pass
 
@@ -154,5 +154,5 @@ def test_states_hold_what_the_policy_needs(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
-    book._disks["b"].usage = fail  # type: ignore[method-assign,assignment]
+    book.disks["b"].usage = fail  # type: ignore[method-assign,assignment]
     assert "Input/output error" in book.states()["b"].broken

@@ -155,7 +155,15 @@ class TestData:
 
     def test_query_document(self, store: Frostline) -> None:
         document = store.json("query", "SELECT name, count(*) AS n FROM db.t GROUP BY name ORDER BY name LIMIT 1")
-        assert set(document) == {"columns", "rows", "row_count", "parts_read", "bytes_read"}
+        assert set(document) == {
+            "columns",
+            "rows",
+            "row_count",
+            "parts_read",
+            "bytes_read",
+            "requests",
+            "bytes_fetched",
+        }
         assert document["columns"][0] == {"name": "name", "type": "string"}
         assert document["rows"] == [["n0", 572]]
         assert document["row_count"] == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiering.config.unread import state_directory
+from tiering.config.reading import state_directory_of
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tiering.config.unread import state_directory
 def test_it_is_found_in_what_is_no_configuration(tmp_path: Path, text: str, where: str) -> None:
     file = tmp_path / "frostline.yaml"
     file.write_text(text)
-    assert state_directory(file, {"FROSTLINE_HOME": str(tmp_path / "home")}) == tmp_path / where
+    assert state_directory_of(file, {"FROSTLINE_HOME": str(tmp_path / "home")}) == tmp_path / where
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_it_is_found_in_what_is_no_configuration(tmp_path: Path, text: str, wher
 def test_what_says_nothing_readable_is_taken_for_the_default(tmp_path: Path, text: str) -> None:
     file = tmp_path / "frostline.yaml"
     file.write_text(text)
-    assert state_directory(file, {"FROSTLINE_HOME": str(tmp_path)}) == tmp_path / "state"
+    assert state_directory_of(file, {"FROSTLINE_HOME": str(tmp_path)}) == tmp_path / "state"
 
 
 def test_the_environment_is_first_and_a_lost_file_says_nothing(tmp_path: Path) -> None:
     environment = {"FROSTLINE_CONFIG": str(tmp_path / "frostline.yaml"), "FROSTLINE_STATE_PATH": "here"}
-    assert state_directory(None, environment) is None
+    assert state_directory_of(None, environment) is None
     (tmp_path / "frostline.yaml").write_text("state_path: there")
-    assert state_directory(None, environment) == tmp_path / "here"
+    assert state_directory_of(None, environment) == tmp_path / "here"

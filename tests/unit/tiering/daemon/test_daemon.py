@@ -28,16 +28,16 @@ from tiering.catalog import reachability, tables
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
+from tiering.daemon.daemon import MemoryKeeping
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.status import job_rows
 from tiering.daemon.live import live_status
-from tiering.daemon.memory import MemoryKeeping
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.facts.metrics.collect import look
 from tiering.facts.status import daemon_row, store_status
-from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from disks.host.locks import hold_lock
 from oplog.errors import NotFound
 from tiering.config.settings import JobConfig
 from tiering.daemon.jobs.jobs import DaemonJobs
@@ -16,7 +17,6 @@ from tiering.daemon.jobs.kinds import JobKind, Told
 from tiering.daemon.jobs.record import JOBS_FILE, JobRecord, Result, read
 from tiering.daemon.jobs.runs import JobFiles, RunReport
 from tiering.daemon.jobs.schedule import schedule_of
-from tiering.journal.locks import hold_lock
 
 NOON = datetime(2026, 6, 10, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

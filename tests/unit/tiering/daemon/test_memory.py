@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
-from tiering.daemon.memory import MemoryKeeping, give_back
+from tiering.daemon.daemon import MemoryKeeping, give_back
 
 
 class _Circle:

@@ -18,9 +18,10 @@ import pytest
 
 from oplog.errors import FrostlineError, LimitReached, NotFound, UsageError
 from tests.homes import Home
+from tests.opened_sources import open_sources
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.inputs import source_files
-from tiering.insert.inputs.sources import open_sources, source_schema
+from tiering.insert.inputs.sources import source_schema
 from tiering.insert.reshaping import parse_reshaping
 from tiering.table.definitions import define_table
 

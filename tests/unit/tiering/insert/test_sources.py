@@ -20,11 +20,12 @@ import pytest
 import zstandard
 
 from oplog.errors import NotFound, UsageError
+from tests.opened_sources import open_sources
 from tiering.insert.inputs import source_csv, sources
 from tiering.insert.inputs.json import records
 from tiering.insert.inputs.json.records import whole_lines
 from tiering.insert.inputs.source_files import COMPRESSIONS, find_sources
-from tiering.insert.inputs.sources import open_sources, source_schema
+from tiering.insert.inputs.sources import source_schema
 from tiering.insert.reshaping import parse_reshaping
 from tiering.table.definitions import define_table
 

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from disks import effects
+from disks.host.locks import lock_holder
 from oplog.errors import Damaged, Locked, NotFound, UsageError
+from tiering.daemon.lock import daemon_lock, daemon_lock_path
 from tiering.journal.journal import Journal
-from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.journal.records import MOVE_TRANSITIONS, Drop, NewMove, PartsDrop, TableDrop, decode_drop, encode_drop
 
 

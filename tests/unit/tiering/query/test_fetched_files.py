@@ -11,12 +11,15 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, Transient
+from tiering.parquet import checked_file
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.part_files import write_part_files
-from tiering.query.sql.fetched_files import ColdRead, FetchedFiles, cold_read
+from tiering.query.sql.cold_reads import ColdRead, cold_read, fitting
+from tiering.query.sql.fetched_files import FetchedFiles
 from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 
@@ -51,9 +54,7 @@ class Bucket:
     def read(self, leaves: Collection[int], groups: Collection[int] | None = None) -> ColdRead:
         selected: Any = SimpleNamespace(file=self.file, hint="")
         file = CheckedFile(self.file, self.fetch, label="it", hint="", held=HeldSections(0))
-        found = cold_read(selected, file, leaves, groups)
-        assert found is not None
-        return found
+        return cold_read(selected, file, leaves, groups)
 
     def bytes_of(self, leaves: Collection[int], groups: Collection[int] = range(GROUPS)) -> int:
         file = CheckedFile(self.file, self.fetch, label="it", hint="")
@@ -145,12 +146,64 @@ def test_the_error_of_a_request_is_raised(bucket: Bucket, files: FetchedFiles) -
         files.fetch([bucket.read({KEY})])
 
 
-def test_where_no_sections_are_known_nothing_is_planned(bucket: Bucket) -> None:
-    from msgspec.structs import replace
+@pytest.fixture
+def older(bucket: Bucket) -> Iterator[ColdRead]:
+    """Of a file whose `part.json` states no sections: what an older version wrote."""
+    file = replace(bucket.file, tail_crc32=None)
+    checked = CheckedFile(file, bucket.fetch, label="it", hint="", held=HeldSections(0))
+    yield cold_read(SimpleNamespace(file=file), checked, {VALUE}, {1})  # type: ignore[arg-type]
+    checked_file._learned.forget()
 
-    older = replace(bucket.file, tail_crc32=None)
-    file = CheckedFile(older, bucket.fetch, label="it", hint="")
-    assert cold_read(SimpleNamespace(file=older), file, {VALUE}, None) is None  # type: ignore[arg-type]
+
+def test_a_file_without_sections_is_fetched_as_a_whole(bucket: Bucket, files: FetchedFiles, older: ColdRead) -> None:
+    files.fetch([older])
+    rows = GROUPS * GROUP_ROWS
+    assert answer(files, older, "count(*), max(k), count(wide)") == [(rows, rows - 1, rows)]
+    assert sum(one.size_bytes for one in bucket.asked) == bucket.file.size_bytes
+
+
+def test_a_file_without_sections_is_read_again_once(bucket: Bucket, files: FetchedFiles, older: ColdRead) -> None:
+    bucket.flips = 1
+    files.fetch([older])
+    assert answer(files, older, "max(k)") == [(GROUPS * GROUP_ROWS - 1,)]
+    assert sum(one.size_bytes for one in bucket.asked) == 2 * bucket.file.size_bytes
+
+
+def test_a_file_without_sections_that_is_another_one(bucket: Bucket, files: FetchedFiles, older: ColdRead) -> None:
+    bucket.flips = 1000
+    with pytest.raises(Damaged, match="its SHA-256 is another one"):
+        files.fetch([older])
+
+
+@pytest.mark.parametrize("groups", [None, set(), {2}, set(range(GROUPS))], ids=str)
+def test_the_footer_says_which_row_groups(bucket: Bucket, files: FetchedFiles, groups: set[int] | None) -> None:
+    selected: Any = SimpleNamespace(file=bucket.file, hint="")
+    file = CheckedFile(bucket.file, bucket.fetch, label="it", hint="", held=HeldSections(0))
+    read = cold_read(selected, file, {VALUE, WIDE}, None, lambda tail: groups)
+    files.fetch([read])
+    chosen = range(GROUPS) if groups is None else groups
+    values = [(GROUP_ROWS * len(chosen), max(chosen) * GROUP_ROWS + GROUP_ROWS - 1 if chosen else None)]
+    assert answer(files, read, "count(*), max(v)") == values
+    assert files.bytes_read == bucket.bytes_of({VALUE, WIDE}, chosen)
+    first, *others = bucket.asked
+    assert first == ByteRange(bucket.file.size_bytes - file.tail_bytes, bucket.file.size_bytes)  # type: ignore[operator]
+    assert sum(one.size_bytes for one in others) <= 1.1 * files.bytes_read
+
+
+def test_of_few_bytes_no_footer_is_asked_first(bucket: Bucket) -> None:
+    selected: Any = SimpleNamespace(file=bucket.file, hint="")
+    file = CheckedFile(bucket.file, bucket.fetch, label="it", hint="")
+    assert bucket.bytes_of({VALUE}, {0}) < 1 << 20 < bucket.bytes_of({WIDE})
+    assert cold_read(selected, file, {VALUE}, {0}, lambda tail: {0}).footer_says is None
+    assert cold_read(selected, file, {WIDE}, None, lambda tail: {0}).footer_says is not None
+
+
+def test_what_has_no_room_is_left(bucket: Bucket) -> None:
+    reads = [bucket.read({VALUE}, {number}) for number in range(GROUPS)]
+    sizes = [read.size_bytes for read in reads]
+    assert fitting(reads, sum(sizes), 3) == reads[:3]
+    assert fitting(reads, sum(sizes[:2]), 10) == reads[:2]
+    assert fitting(reads, sizes[0] - 1, 10) == []
 
 
 def test_a_footer_of_other_row_groups_is_left_to_others(bucket: Bucket, files: FetchedFiles) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from disks.bucket_disk import LoggedDisk
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import FrostlineError, NotFound, UsageError
-from spark_tiering.read_options import ReadOptions
-from spark_tiering.scan_planning import choose_files, definition_of, places
+from spark_tiering.reading.read_options import ReadOptions
+from spark_tiering.reading.scan_planning import choose_files, definition_of, places
 from tests.unit.tiering.catalog.histories import TABLE, cached_store
 from tiering.catalog.catalog import Catalog
 from tiering.engine.store import Store

@@ -16,8 +16,9 @@ from tiering.parquet.checked_file import CheckedFile
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sections import stated_sections
 from tiering.query.sql import read_ahead
+from tiering.query.sql.file_places import FilePlace
 from tiering.query.sql.plan import Access
-from tiering.query.sql.read_ahead import FilePlace, ReadAhead, ScannedFiles
+from tiering.query.sql.read_ahead import ReadAhead, ScannedFiles
 from tiering.table.columns.types import arrow_schema
 from tiering.table.definitions import define_table
 from tiering.table.pruning import TRUE, Compare, Predicate

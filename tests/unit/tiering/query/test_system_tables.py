@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.bucket_disk import LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from disks.contracts.bucket_disk import LoggedDisk
 from disks.kinds import as_disk
 from oplog.errors import NotFound
 from tests.tiers import define, make_context, put_part, put_table, resolver

@@ -1,5 +1,8 @@
-"""SQLite files that are only read, also where they cannot be opened: in a directory that is full or read-only, where
-SQLite would have to make files beside them, they are copied into memory."""
+"""SQLite files: their transactions, those that hold nothing but what can be made again, and those that are only read.
+
+Where a file that is only read cannot be opened, in a directory that is full or read-only, where SQLite would have to
+make files beside it, it is copied into memory.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,67 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from disks.effects import why_not_writable
+from disks.effects import op, remove_file, rename, why_not_writable
 from oplog.errors import Locked, NoSpace, ReadOnly
 
 _MEMORY = Path("/dev/shm")
 _ATTEMPTS = 5
 _BUSY_SECONDS = 5.0
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, effect: str, *arguments: object) -> Iterator[None]:
+    """What the block does is committed when it ends, as this side effect, and rolled back when the block or the commit
+    raises. Excludes the writers of other processes from its beginning on. The connection has `isolation_level=None`."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        with op(effect, *arguments):
+            connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def open_cache(
+    name: Path | str, *, busy_seconds: float, prepare: Callable[[sqlite3.Connection], None]
+) -> sqlite3.Connection:
+    """A connection for all threads, without transactions of its own, on which `prepare` has made the tables. What is
+    committed last may be lost in a power cut. Raises what SQLite and `prepare` raise, and leaves nothing open then."""
+    connection = sqlite3.connect(name, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        prepare(connection)
+    except BaseException:
+        connection.close()  # now: closed later, it would remove the -wal of the file that takes its place
+        raise
+    return connection
+
+
+def remove_database(path: Path) -> None:
+    """Take away the file and those beside it, itself last. Nobody here has it open."""
+    _remove_log(path)
+    remove_file(path, missing_ok=True)
+
+
+def set_database_aside(path: Path) -> Path:
+    """Keep the file of a damaged database for people, without those beside it; under which name. Nobody here has it
+    open."""
+    aside = path.with_name(f"{path.name}.damaged")
+    _remove_log(path)
+    rename(path, aside)
+    return aside
+
+
+def _remove_log(path: Path) -> None:
+    for suffix in ("-wal", "-shm"):
+        remove_file(path.with_name(path.name + suffix), missing_ok=True)
 
 
 def in_memory(path: Path | None) -> sqlite3.Connection:

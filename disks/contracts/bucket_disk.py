@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from disks.base import Disk, Transaction
+from disks.contracts.identified_disk import IdentifiedDisk
 from disks.file_table.blob_sets import BlobMarks, BlobReference
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.file_table.views import StoredRow
-from disks.identified_disk import IdentifiedDisk
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.named_log import log_of
 from oplog.errors import Transient

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, Transient, UsageError
-from spark_tiering.class_archive import java_options
 from spark_tiering.package import shares_python, ship_code
+from spark_tiering.running.class_archive import java_options
 from tiering.config.settings import Config
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from disks.bucket_disk import LoggedDisk
-from disks.directory_disk import DirectoryDisk
+from disks.contracts.bucket_disk import LoggedDisk
+from disks.contracts.directory_disk import DirectoryDisk
 from disks.host.processes import nearest_ancestor
 from disks.kinds import as_disk
 from disks.stores.address import StoreAddress
 from oplog import pins
 from oplog.errors import Refused, UsageError
 from restore.rebuild.held_revision import require_clock
-from spark_tiering.read_options import ReadOptions
+from spark_tiering.reading.read_options import ReadOptions
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock

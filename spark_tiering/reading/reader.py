@@ -24,8 +24,8 @@ from disks.stores.base import ObjectStore
 from disks.system_errors import of_the_system
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused
 from spark_tiering.arrow_types import conform
-from spark_tiering.blob_file import DAMAGE_HINT, WHOLE_BYTES, BlobFile, column_ranges, whole_file
-from spark_tiering.scan_planning import Piece
+from spark_tiering.reading.blob_file import DAMAGE_HINT, WHOLE_BYTES, BlobFile, column_ranges, whole_file
+from spark_tiering.reading.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.parquet.column_ranges import leaf_keys, stated_ranges
 from tiering.query.row_masks import row_mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disks.workers.elapsed import Elapsed
+from spark_tiering.running.spark_runner import Elapsed
 
 
 def test_what_goes_on_side_by_side_counts_once() -> None:

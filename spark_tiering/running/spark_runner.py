@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from disks.workers.elapsed import Elapsed
 from disks.workers.runner import ClusterRunner, Figures, Run, check_stop
 from oplog.errors import FrostlineError, Transient
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -355,7 +355,9 @@ def _failed(title: str, error: Exception, log: str) -> FrostlineError:
 
 def _reason(error: Exception) -> str:
     """Why a job failed, in a line: the last failure of the task that failed too often."""
-    from spark_tiering.session import java_has_ended  # here: executors, which import this module, need none of that
+    from spark_tiering.running.session import (
+        java_has_ended,  # here: executors, which import this module, need none of that
+    )
 
     if java_has_ended(error):
         return "the Java process of Spark's driver ended; for lack of memory, perhaps (spark.driver.memory)"
@@ -376,3 +378,33 @@ def _reason(error: Exception) -> str:
 def _plain(cause: str) -> str:
     """What Spark says, without its codes."""
     return re.sub(r"\A\[[A-Z0-9_.]+\] | *SQLSTATE: \w+\Z", "", cause.strip())[:300].rstrip(" .")
+
+
+class Elapsed:
+    """The time in which at least one of several pieces of work was under way: what goes on side by side counts once.
+    Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._under_way, self._since, self._before = 0, 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Up to now."""
+        with self._lock:
+            return self._before + (self._clock() - self._since if self._under_way else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """A piece of work, however it ends."""
+        with self._lock:
+            if not self._under_way:
+                self._since = self._clock()
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._before += self._clock() - self._since

@@ -1,0 +1,1 @@
+"""Sessions of Spark, and what runs in them for verbs."""
