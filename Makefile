@@ -9,7 +9,7 @@ UV := $(BIN)/uv
 # quarter of all their processor time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines soak-replicas histories foreign bench screenshots generate lock audit clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse test-engines static mutants simulate soak soak-machines soak-replicas histories foreign bench screenshots generate lock audit clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -67,7 +67,7 @@ spark-tests: $(VENV)/.dev
 nightly: export FROSTLINE_TURN =
 nightly: servers static ## everything: all crash points and examples, the slow tests, worm, mutants (hours)
 	@$(MAKE) --no-print-directory -j 2 most-tests spark-tests
-	@$(MAKE) --no-print-directory test-worm mutants
+	@$(MAKE) --no-print-directory test-engines test-worm mutants
 	@$(MAKE) --no-print-directory simulate SEEDS=$$(date +%y%j)00000:$$(date +%y%j)99999 SECONDS=3600
 
 test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
@@ -75,6 +75,12 @@ test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrit
 
 test-clickhouse: $(VENV)/.dev ## what we write, read by real ClickHouse engines: FROSTLINE_CHDB names Pythons that have chdb
 	$(BIN)/python -m pytest -m clickhouse tests/compat
+
+ENGINES ?= .engines
+test-engines: $(VENV)/.dev ## published tables, read in place by five engines, which are installed into .engines
+	@bash configs/install/java.sh install
+	@bash configs/install/engines.sh $(PYTHON) $(ENGINES)
+	FROSTLINE_ENGINES=$(ENGINES) $(BIN)/python -m pytest -m engines tests/engines
 
 static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/ruff format --check .

@@ -12,6 +12,8 @@ import secrets
 OPERATIONS_PREFIX = "operations/"
 SNAPSHOTS_PREFIX = "snapshots/"
 PINS_PREFIX = "pins/"
+PUBLICATIONS_PREFIX = "iceberg/"
+"""Metadata of published tables, each in a directory of its uuid. It follows from the log."""
 BLOBS_PREFIX = "r"
 """What every blob's key begins with; foreign names may do so too."""
 LEASES_PREFIX = "lease/"

@@ -38,6 +38,7 @@ PLUGINS = {
             ),
             "tiering.cli.commands.maintenance": ("tick", "snapshot"),
             "tiering.cli.commands.merging": ("merge",),
+            "tiering.cli.commands.iceberg": ("iceberg",),
             "restore.verbs.integrity": ("fsck", "gc"),
             "restore.verbs.history": ("log", "diff", "blame", "undo"),
             "restore.verbs.partitions": ("partition",),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from disks.contracts.bucket_disk import LoggedDisk
 from disks.garbage.kept_revisions import tables_at
+from disks.garbage.publications import published_revisions
 from disks.object_disk.history import TableAsOf, contradicted_by, named_blobs, named_in
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from disks.stores.checks import WrongAnswer, check_listed
@@ -21,6 +22,8 @@ from oplog import pins
 from oplog.errors import Damaged, NotFound
 from oplog.pins import Pin
 from oplog.revision import commit_key, snapshot_key
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LiveReferences(msgspec.Struct, frozen=True):
@@ -84,11 +87,18 @@ def reach(disk: LoggedDisk, inventory: Inventory, *, now: datetime, retention: t
 
 
 def _pins(disk: LoggedDisk, seen: Iterable[str]) -> tuple[tuple[str, ...], list[Pin]]:
-    """The pins, and their keys. Raises `WrongAnswer` when one that was seen before is there and not listed."""
+    """The pins, with one for each revision that a publication shows, and the keys that say so. Raises `WrongAnswer`
+    when a key that was seen before is there and not listed, `Damaged` for what cannot be read."""
     items = pins.listed(disk.store)
-    keys = tuple(item.key for item in items)
+    published = published_revisions(disk.store) if disk.log_name is None else {}
+    keys = (*(item.key for item in items), *published)
     check_listed(disk.store, seen, keys)
-    return keys, [pin for item in items for pin in pins.read_listed(disk.store, item)]
+    live = [pin for item in items for pin in pins.read_listed(disk.store, item)]
+    for key, revisions in published.items():
+        live += [
+            Pin(name=key, revision=revision, holder="publication", created=_LONG_AGO) for revision in sorted(revisions)
+        ]
+    return keys, live
 
 
 def collect_references(

@@ -23,6 +23,7 @@ from oplog.revision import (
     LEASES_PREFIX,
     MARKS_PREFIX,
     PINS_PREFIX,
+    PUBLICATIONS_PREFIX,
     SCHEMA_VERSION_KEY,
     WRITERS_PREFIX,
     is_blob_key,
@@ -213,7 +214,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             intents.append(entry)
         elif is_scratch_key(key):
             scratch.append(entry)
-        elif key not in (SCHEMA_VERSION_KEY, DISK_KEY):
+        elif key not in (SCHEMA_VERSION_KEY, DISK_KEY) and not key.startswith(PUBLICATIONS_PREFIX):
             foreign.append(key)
     wanted = set(unreleased(pin.key for pin in pins))
     in_force = tuple(pin for pin in pins if pin.key in wanted)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from disks.base import Disk
     from disks.garbage.report import GcRow
+    from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult, Problem
     from restore.verbs.documents import CheckDocument, GcDocument, GcSum
@@ -304,6 +305,7 @@ def gc(
     work = SparkWork(session, "gc", master) if with_spark else None
     reports = [store.gc(name, rules, remote=_remote(session, work, store.disk(name))) for name in names]
     rows = [report.row for report in reports]
+    _collect_publications(session, store, [row.disk for row in rows if not row.refused], rules)
     if work is not None:
         work.report()
     if session.options.json:
@@ -319,6 +321,28 @@ def gc(
             raise failure
     if any(row.orphaned or row.refused for row in rows) and not delete:
         session.found_something()
+
+
+def _collect_publications(session: Session, store: "Store", names: "list[str]", rules: "GcRules") -> None:
+    """Report, or delete, metadata of publications that nobody needs any more."""
+    from datetime import UTC, datetime
+
+    from disks.contracts.bucket_disk import LoggedDisk
+    from disks.garbage.publications import remove_objects
+    from disks.kinds import as_disk
+    from tiering.iceberg.stale import stale_objects
+
+    for name in names:
+        if (logged := as_disk(store.disk(name), LoggedDisk)) is None or logged.log_name is not None:
+            continue
+        stale = stale_objects(store, logged, now=datetime.now(UTC), guard=rules.guard)
+        if not stale:
+            continue
+        if rules.delete:
+            remove_objects(logged.store, [info.key for info in stale])
+        session.output.beside.setdefault("publications", []).append({"disk": name, "objects": len(stale)})
+        done = "deleted" if rules.delete else "can go"
+        session.output.note(f"disk {name}: {counted(len(stale), 'object')} of earlier publications {done}")
 
 
 def _say_without_marks(session: Session, disk: "Disk") -> None:

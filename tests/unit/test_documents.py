@@ -55,6 +55,7 @@ ELSEWHERE = {
     "tiering/daemon/inbox/records.py": "a fingerprint, and a report for people",
     "tiering/daemon/jobs/runs.py": "an argument of a process",
     "tiering/facts/metrics/server.py": "output",
+    "tiering/iceberg/manifests.py": "columns and partitions for the writer of manifests, and a fingerprint",
     "tiering/insert/bad_rows.py": "output",
     "tiering/insert/inputs/json/source.py": "input",
     "tiering/insert/inputs/json/texts.py": "input",
@@ -119,6 +120,8 @@ PLAIN: dict[str, Any] = {
     "BackupHeader.id": NONCE,
     "BackupHeader.machine": "host-0f0f0f0f",
     "Get.part": PART,
+    "Field.type": "long",
+    "TableMetadata.format_version": 2,
     "Merge.output": "all_1_2_1",
     "Merge.inputs": (PART, "all_2_2_0"),
     "DropRange.ranges": ("all_1_2_999999999",),
@@ -199,20 +202,22 @@ def field_of(kind: inspect.StructType, field: inspect.Field) -> Any:
     return plain(field.type, field.name)
 
 
-def variants(kind: Any, value: Any) -> Iterator[Any]:
-    """The value with one field at a time that has an extreme of its type, or is of another kind of a union."""
+def variants(kind: Any, value: Any, within: frozenset[type] = frozenset()) -> Iterator[Any]:
+    """The value with one field at a time that has an extreme of its type, or is of another kind of a union. A struct
+    within one of its own kind, `within`, stays."""
     match kind:
-        case inspect.StructType():
+        case inspect.StructType() if kind.cls not in within:
+            within |= {kind.cls}
             for one in fields(kind):
-                for changed in variants(one.type, getattr(value, one.name)):
+                for changed in variants(one.type, getattr(value, one.name), within):
                     yield from replaced(value, one.name, changed)
         case inspect.Metadata():
-            yield from variants(kind.type, value)
+            yield from variants(kind.type, value, within)
         case inspect.UnionType():
             for one in kind.types:
                 made = None if isinstance(one, inspect.NoneType) else plain(one)
                 yield made
-                yield from variants(one, made)
+                yield from variants(one, made, within)
         case inspect.IntType():
             yield from NUMBERS
         case inspect.FloatType():
@@ -232,16 +237,16 @@ def variants(kind: Any, value: Any) -> Iterator[Any]:
         case inspect.VarTupleType() | inspect.ListType():
             make = tuple if isinstance(kind, inspect.VarTupleType) else list
             yield from (make(()), make((*value, *value)))
-            yield from (make((changed,)) for changed in variants(kind.item_type, plain(kind.item_type)))
+            yield from (make((changed,)) for changed in variants(kind.item_type, plain(kind.item_type), within))
         case inspect.TupleType():
             for number, one in enumerate(kind.item_types):
-                for changed in variants(one, plain(one)):
+                for changed in variants(one, plain(one), within):
                     yield (*value[:number], changed, *value[number + 1 :])
         case inspect.DictType():
             yield {}
             key, held = plain(kind.key_type), plain(kind.value_type)
-            yield from ({changed: held} for changed in variants(kind.key_type, key))
-            yield from ({key: changed} for changed in variants(kind.value_type, held))
+            yield from ({changed: held} for changed in variants(kind.key_type, key, within))
+            yield from ({key: changed} for changed in variants(kind.value_type, held, within))
 
 
 def replaced(value: Any, name: str, changed: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "zerocopy", "spark
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 
 ODD = {
-    "again, from scratch": r"\banew\b",
+    "again, from scratch": r"(?<!--)\banew\b",
     "anyone who": r"\bwhoever\b",
     "reports, shows": r"\b(?:is|are|was|were|been|being) told\b",
     "with a message": r"\bin words\b",

@@ -180,6 +180,10 @@ class Catalog:
                     hint=f"rows of {definition.full_name} would be missing; run 'frostline fsck'",
                 )
 
+    def last_tables(self) -> list[TableDefinition]:
+        """The tables at the last refresh. Reads nothing."""
+        return list(self._last.tables.values())
+
     def tables(self) -> list[TableDefinition]:
         """All tables by name."""
         return sorted(self._now.tables.values(), key=lambda table: table.full_name)

@@ -46,6 +46,7 @@ from tiering.daemon.trouble import Trouble
 from tiering.engine import capacity, replication
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
+from tiering.iceberg.follow import publish_due
 from tiering.move import mover
 
 if TYPE_CHECKING:
@@ -380,6 +381,7 @@ class _Daemon:
                 large, is_quiet = self.config.daemon.large_bytes, not self.lanes.status()
                 sizes = Sizes(up_to=large) if self._serves else ALL_SIZES
                 report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on, sizes=sizes)
+                report.problems += publish_due(self.store)
                 self.lanes.begin(report.left, large)
                 for policy in self.config.policies:
                     spent = report.budgets.get(policy)

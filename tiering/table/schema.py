@@ -126,6 +126,13 @@ class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Inserted blocks remembered a partition."""
 
 
+class Publish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a table is published as Iceberg metadata, so that other engines read in place what it has in its bucket."""
+
+    without: tuple[str, ...] = ()
+    """Columns that are left out."""
+
+
 class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """`table.json`. `version` grows by one with every change; `schema_version` with those of the columns."""
 
@@ -151,6 +158,18 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Of a replicated table that was a plain one: the numbers from Keeper begin here, above all that were given."""
     late_ids: LateIds | msgspec.UnsetType = msgspec.UNSET
     """Not there where every file has the ids of nested fields, or none has."""
+
+    publish: Publish | msgspec.UnsetType = msgspec.UNSET
+    """Not there for a table that is not published."""
+
+    @property
+    def is_published(self) -> bool:
+        return self.publish is not msgspec.UNSET
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that a publication leaves out."""
+        return () if self.publish is msgspec.UNSET else self.publish.without
 
     @property
     def is_replicated(self) -> bool:

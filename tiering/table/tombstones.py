@@ -124,7 +124,8 @@ def essence(definition: TableDefinition) -> TableDefinition:
 
 
 def succeeding(old: TableDefinition, newest: TableDefinition) -> TableDefinition:
-    """The old definition as the version after the newest one. Ids of columns that were given out are never reused."""
+    """The old definition as the version after the newest one. Ids of columns that were given out are never reused, and
+    whether the table is published is not taken back: that is about readers, and not about what they read."""
     if newest.late_ids is not msgspec.UNSET:
         from tiering.table.columns.nested_ids import numbered_as  # with Arrow, which other tables do not need
 
@@ -135,4 +136,5 @@ def succeeding(old: TableDefinition, newest: TableDefinition) -> TableDefinition
         version=newest.version + 1,
         schema_version=newest.schema_version + columns,
         last_column_id=max(old.last_column_id, newest.last_column_id, *(column.id for column in newest.columns)),
+        publish=newest.publish,
     )

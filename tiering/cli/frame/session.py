@@ -163,6 +163,14 @@ class Session:
         self._store_stack.close()
         self._store = None
 
+    def publish(self) -> None:
+        """Let publications follow what the verb changed. What fails is said, and tried again by the next verb."""
+        if self._store is not None and not self.dry_run:
+            from tiering.iceberg.follow import publish_due
+
+            for problem in publish_due(self._store):
+                self.output.note(problem)
+
     def unrecovered(self) -> "Store":
         """The store as it lies there, for a look: nothing is recovered, and nothing said. The open one where there is
         one."""

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from oplog.errors import UsageError
+from tiering.cli.frame.exit_codes import Finished
 from tiering.cli.frame.options import NAMES, GlobalOptions, declarations
 from tiering.cli.frame.session import Session
 
@@ -57,7 +58,14 @@ def _with_globals(function: Verb, *, changes: bool, instead_of_dry_run: str) -> 
         with Session(before.merged(after)) as session:
             if instead_of_dry_run and session.dry_run:
                 raise UsageError(f"'{context.command_path}' has no dry run", hint=instead_of_dry_run)
-            function(session, **given)
+            try:
+                function(session, **given)
+            except Finished:
+                if changes:
+                    session.publish()
+                raise
+            if changes:
+                session.publish()
 
     own: list[inspect.Parameter] = []
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
