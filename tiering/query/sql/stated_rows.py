@@ -119,10 +119,10 @@ def _is_stated(file: SelectedFile, definition: TableDefinition, access: Access, 
     ) and all_match(access.predicate, file.file.rows, file.file.columns, definition)
 
 
-def _is_known(known: ColumnRange, column: Column, rows: int, *, exactly: bool) -> bool:
-    if known.nulls >= rows:
-        return known.nulls == rows
-    bounds = domain_value(column.type, known.min), domain_value(column.type, known.max)
+def _is_known(values: ColumnRange, column: Column, rows: int, *, exactly: bool) -> bool:
+    if values.nulls >= rows:
+        return values.nulls == rows
+    bounds = domain_value(column.type, values.min), domain_value(column.type, values.max)
     if None in bounds:
         return False
     return not exactly or column.type != "string" or all(len(bound) < _SHORT for bound in bounds)
