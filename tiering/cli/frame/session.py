@@ -107,6 +107,7 @@ class Session:
 
     def begin(self) -> None:
         """The verb may make the store when there is none: call this before anything is opened."""
+        self.require_configured()
         self._begins, self._may_begin = not self.dry_run, True
 
     @property
@@ -125,6 +126,14 @@ class Session:
                 if self.identities(list(config.disks)).is_begun:
                     self._opened = config
         return self._opened
+
+    def require_configured(self) -> None:
+        """Raise `Refused` for a store that is opened by a URL: it is only read."""
+        if self.options.store is not None:
+            raise Refused(
+                f"--store only reads, and {self.options.store} would be written to",
+                hint="configure the bucket as a disk to write to it",
+            )
 
     def no_store(self) -> str:
         """What to say where there is no store."""
