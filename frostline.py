@@ -122,13 +122,17 @@ def open(  # noqa: A001 - as `sqlite3.connect` and `zarr.open`: the module's nam
     workers: int | None = None,
     recover: bool = True,
 ) -> Store:
-    """Open the store of a configuration file (default: as the command line finds it) and recover from a crash.
+    """Open the store of a configuration file (default: as the command line finds it) and recover from a crash. The URL
+    of a bucket (`s3://bucket/prefix`) opens what is there to be read, without a configuration.
 
     `actor` is who the log names for what is done; `recover=False` opens without finishing what a crash left undone.
     Raises `UsageError` for a bad configuration. Leaving the store, or its `close`, releases files and connections.
     """
     from tiering.engine import Store
+    from tiering.engine.by_url import config_of, is_url, open_by_url
 
+    if isinstance(config, str) and is_url(config):
+        return open_by_url(config_of(config, os.environ), actor=actor, workers=workers)
     return Store.open(None if config is None else Path(config), actor=actor, workers=workers, recover=recover)
 
 

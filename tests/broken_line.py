@@ -19,6 +19,8 @@ class Line:
         self._delay_seconds = delay_seconds
         self.requests = 0
         """Those that were delayed."""
+        self._asked: set[socket.socket] = set()
+        """Connections to the server whose request is on its way, or is being answered."""
         parts = urlsplit(endpoint_url)
         self._server = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._open: set[socket.socket] = set()
@@ -74,25 +76,29 @@ class Line:
                     server.close()
                     return
                 self._open |= {client, server}
-            asked = threading.Event()
             for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pump, args=(source, target, asked, source is client), daemon=True).start()
+                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, asked: threading.Event, is_request: bool) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
+            is_request = source.getpeername() != self._server
             while data := source.recv(1 << 18):
-                if self._delay_seconds and is_request and not asked.is_set():  # the first bytes of a request
-                    asked.set()
-                    with self._lock:
-                        self.requests += 1
-                    time.sleep(self._delay_seconds)
-                elif not is_request:
-                    asked.clear()
+                if self._delay_seconds:
+                    self._delay(target if is_request else source, is_request=is_request)
                 target.sendall(data)
         with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
         with self._lock:
             self._open.discard(source)
+
+    def _delay(self, server: socket.socket, *, is_request: bool) -> None:
+        """Wait with the first bytes of a request; those after an answer are the next one's."""
+        with self._lock:
+            is_first = is_request and server not in self._asked
+            self._asked = self._asked | {server} if is_request else self._asked - {server}
+            self.requests += is_first
+        if is_first:
+            time.sleep(self._delay_seconds)
 
 
 @contextmanager

@@ -297,6 +297,7 @@ def test_a_zero_byte_part_json(cli: Cli) -> None:
     (path,) = _files(cli.home / "ssd", "part.json")
     whole = path.read_bytes()
     path.write_bytes(b"")
+    (cli.home / "state/catalog.db").unlink()  # what was known of it
     answer = cli("query", f"select count(*) from {TABLE}")
     assert "part.json" in answer.err, "the query says nothing of the part it left out"
     found = cli("--json", "fsck")

@@ -76,7 +76,7 @@ class Context(msgspec.Struct):
 
     def take(self, config: Config) -> None:
         """Go on by another configuration. It has the same disks, and its policies put them into the same volumes."""
-        self.config = self.catalog.config = config
+        self.config = self.catalog.config = self.reservations.config = config
 
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound` with the known names."""

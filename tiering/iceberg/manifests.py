@@ -172,9 +172,9 @@ def _data_file(file: DataFile, mapped: Mapped, schema: AvroSchema, url: str, val
     )
 
 
-def _bound(column: Column, known: ColumnRange, kind: PrimitiveType, *, lowest: bool) -> dict[int, bytes]:
+def _bound(column: Column, values: ColumnRange, kind: PrimitiveType, *, lowest: bool) -> dict[int, bytes]:
     """The bound of a column by its id. Of floating-point numbers none above: NaN is greater, and is not counted."""
-    stored, arrow = known.min if lowest else known.max, arrow_type(column.type)
+    stored, arrow = values.min if lowest else values.max, arrow_type(column.type)
     if stored is None or isinstance(arrow, pa.UuidType) or (pa.types.is_floating(arrow) and not lowest):
         return {}
     return {column.id: to_bytes(kind, plain_value(from_json(stored, arrow)))}

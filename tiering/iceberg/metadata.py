@@ -99,7 +99,7 @@ class SortOrder(msgspec.Struct, frozen=True, rename="kebab"):
     fields: tuple[SortField, ...] = ()
 
 
-class Snapshot(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
+class IcebergSnapshot(msgspec.Struct, frozen=True, rename="kebab", omit_defaults=True):
     """The table at one revision."""
 
     snapshot_id: int
@@ -144,11 +144,11 @@ class TableMetadata(msgspec.Struct, frozen=True, rename="kebab"):
     properties: dict[str, str]
     current_snapshot_id: int
     refs: dict[str, Reference]
-    snapshots: tuple[Snapshot, ...]
+    snapshots: tuple[IcebergSnapshot, ...]
     snapshot_log: tuple[SnapshotLogEntry, ...] = ()
 
     @property
-    def current(self) -> Snapshot | None:
+    def current(self) -> IcebergSnapshot | None:
         """The snapshot that readers see."""
         return next((one for one in self.snapshots if one.snapshot_id == self.current_snapshot_id), None)
 

@@ -38,7 +38,7 @@ from oplog.kinds import Fenced
 from oplog.revision import PUBLICATIONS_PREFIX
 from tiering.catalog.stored import StoredPart, described
 from tiering.iceberg import metadata as format_
-from tiering.iceberg.metadata import Reference, Snapshot, SnapshotLogEntry, TableMetadata
+from tiering.iceberg.metadata import IcebergSnapshot, Reference, SnapshotLogEntry, TableMetadata
 from tiering.iceberg.schema import check_stored, iceberg_schema, partition_spec, published_columns, sort_orders
 from tiering.table.part import Part
 from tiering.table.schema import Column, TableDefinition
@@ -79,7 +79,7 @@ class Published(msgspec.Struct, frozen=True):
 _kept = Document("publication as this machine last saw it", Published)
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class RowsElsewhere(msgspec.Struct, frozen=True):
     """Rows of a table that are on other disks than its publication, as this machine knows them."""
 
     rows: int
@@ -251,7 +251,7 @@ class Publication:
         parent = kept[-1].snapshot_id if kept else None
         listed = manifests.write_list(rows, url=self.url(list_key), revision=revision, parent=parent)
         self._put(list_key, listed)
-        snapshot = Snapshot(
+        snapshot = IcebergSnapshot(
             snapshot_id=revision,
             sequence_number=revision,
             timestamp_ms=self._moment(revision, kept),
@@ -302,20 +302,20 @@ class Publication:
         rows = manifests.read_list(before.manifests, url=before.metadata.current.manifest_list)
         return {manifests.digest_in(row.manifest_path): row for row in rows}
 
-    def _retained(self, snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    def _retained(self, snapshots: Sequence[IcebergSnapshot]) -> list[IcebergSnapshot]:
         """The snapshots that stay: those whose revision the disk keeps."""
         oldest_ms = (self._store.context.clock().timestamp() - self.disk.retention_seconds) * 1000
         ours = [one for one in snapshots if one.summary.get(format_.REVISION) == str(one.snapshot_id)]
         return [one for one in ours if one.timestamp_ms >= oldest_ms][-_MOST_SNAPSHOTS:]
 
-    def _moment(self, revision: int, kept: Sequence[Snapshot]) -> int:
+    def _moment(self, revision: int, kept: Sequence[IcebergSnapshot]) -> int:
         """When the revision was committed, in milliseconds; not before the snapshot that it follows."""
         entry = next(iter(self.disk.entries(since=revision - 1, until=revision)), None)
         moment = entry.commit.time if entry is not None else self._store.context.clock()
         return max(int(moment.timestamp() * 1000), kept[-1].timestamp_ms if kept else 0)
 
     def _metadata(
-        self, mapped: Mapped, snapshots: Sequence[Snapshot], before: Published | None, elsewhere: Elsewhere
+        self, mapped: Mapped, snapshots: Sequence[IcebergSnapshot], before: Published | None, elsewhere: RowsElsewhere
     ) -> TableMetadata:
         definition, current = mapped.definition, snapshots[-1]
         named = {one.schema_id for one in snapshots}
@@ -368,7 +368,7 @@ class Publication:
 
     # -- what is elsewhere -------------------------------------------------------------------------------------------
 
-    def elsewhere(self) -> Elsewhere:
+    def elsewhere(self) -> RowsElsewhere:
         """The rows that this machine knows on other disks and that the bucket does not have."""
         parts = self._on_other_disks()
         return self._without(parts, self._store.context.catalog.parts(self.definition, include_outdated=True))
@@ -384,12 +384,12 @@ class Publication:
             parts = [part for name in partitions for part in catalog.partition(self.definition, partition=name)]
         return [part for part in parts if part.disk != self.disk.name and part.state == "active"]
 
-    def _without(self, parts: Sequence[StoredPart], everything: Sequence[StoredPart]) -> Elsewhere:
+    def _without(self, parts: Sequence[StoredPart], everything: Sequence[StoredPart]) -> RowsElsewhere:
         shown = {part.name for part in everything if part.disk == self.disk.name} if parts else set()
         missing = [part for part in parts if part.name not in shown]
         column = _time_column(self.definition)
         moments = [_earliest(part, column) for _, part in described(missing)] if column is not None else []
-        return Elsewhere(sum(part.facts.rows for part in missing), min(moments, default=None))
+        return RowsElsewhere(sum(part.facts.rows for part in missing), min(moments, default=None))
 
 
 def _earliest(part: Part, column: Column) -> datetime:

@@ -214,7 +214,7 @@ class CheckedFile(RangedFile):
             found += blocks(data, start)
             if put is not None:
                 put(start, data)
-                if self._cached:  # whoever reads it there compares it
+                if self._cached:  # the reader of the cache compares it
                     self._keep(start, data)
         if digest.hexdigest() != self._file.sha256:
             return ()

@@ -189,9 +189,9 @@ def _is_never_null(predicate: Predicate, facts: _Facts) -> bool:
             return False
 
 
-def _has_no_nulls(known: _Range | None) -> bool:
+def _has_no_nulls(values: _Range | None) -> bool:
     """Of floats this is not asked: no range has their NaNs."""
-    return known is not None and not known.has_nulls and not _is_float(known.type)
+    return values is not None and not values.has_nulls and not _is_float(values.type)
 
 
 def range_key(column: Column, fields: tuple[str, ...] = ()) -> str:

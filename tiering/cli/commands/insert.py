@@ -128,6 +128,7 @@ def _run(session: Session, table: str, options: InsertOptions, quorum: "Quorum |
     from tiering.insert.reshaping import parse_reshaping
 
     process.keep_freed_blocks()
+    session.require_configured()
     store = session.store(Freshness.LAST_ANSWER if options.files else Freshness.EVERY_FILE)
     handle = store.table(table)
     # Before the rows are read: SQL may read the table.

@@ -11,6 +11,7 @@ class GlobalOptions:
     """What the user said that is not about one verb."""
 
     config: str | None = None
+    store: str | None = None
     json: bool = False
     dry_run: bool = False
     yes: bool = False
@@ -55,6 +56,13 @@ def declarations(*, before_verb: bool, changes: bool, dry_run: bool = True) -> d
     return {
         "config": (
             Annotated[str | None, option("--config", "-c", text="configuration file", metavar="FILE")],
+            None,
+        ),
+        "store": (
+            Annotated[
+                str | None,
+                option("--store", text="read the bucket at this URL, without a configuration", metavar="URL"),
+            ],
             None,
         ),
         "json": (Annotated[bool, option("--json", text="one JSON document on stdout", common=True)], False),

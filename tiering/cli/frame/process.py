@@ -35,7 +35,7 @@ def set_up() -> None:
 
 def _import_msgspec() -> None:
     """Import it as where typing_extensions is not installed: it takes what this Python has itself, and leaves an import
-    out that takes as long as its own. Whoever needs that package later finds it."""
+    out that takes as long as its own. Code that needs that package later finds it."""
     if _EXTENSIONS in sys.modules:
         return
     sys.modules[_EXTENSIONS] = None  # type: ignore[assignment]  # as Python marks what is not to be found

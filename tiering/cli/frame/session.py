@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from disks.workers.python_gc import end_start
 from oplog.errors import NotFound, PartlyDone, Refused, error_of_kinds
@@ -88,14 +88,26 @@ class Session:
     @property
     def loaded(self) -> "LoadedConfig":
         """The configuration and where it came from."""
+        if self._loaded is None and self.options.store is not None:
+            self._loaded = self._of_url(self.options.store)
         if self._loaded is None:
             from tiering.config.reading import load_from
 
             self._loaded = load_from(self.options.config)
         return self._loaded
 
+    def _of_url(self, url: str) -> "LoadedConfig":
+        from oplog.errors import UsageError
+        from tiering.config.reading import LoadedConfig, checked
+        from tiering.engine.by_url import config_of
+
+        if self.options.config is not None:
+            raise UsageError("--store and --config name two stores", hint="give one of them")
+        return LoadedConfig(checked(config_of(url, os.environ)), None)
+
     def begin(self) -> None:
         """The verb may make the store when there is none: call this before anything is opened."""
+        self.require_configured()
         self._begins, self._may_begin = not self.dry_run, True
 
     @property
@@ -115,6 +127,14 @@ class Session:
                     self._opened = config
         return self._opened
 
+    def require_configured(self) -> None:
+        """Raise `Refused` for a store that is opened by a URL: it is only read."""
+        if self.options.store is not None:
+            raise Refused(
+                f"--store only reads, and {self.options.store} would be written to",
+                hint="configure the bucket as a disk to write to it",
+            )
+
     def no_store(self) -> str:
         """What to say where there is no store."""
         from tiering.config.disk_locations import place_of
@@ -129,20 +149,7 @@ class Session:
         """The open store. Recovery after a crash runs first, unless this is a dry run. Less `freshness` is for verbs
         that delete nothing, or look again before they do."""
         if self._store is None:
-            from tiering.engine.store import Store
-
-            self._store = self._store_stack.enter_context(
-                Store.open(
-                    self.config,
-                    actor=actor(),
-                    workers=self.options.workers,
-                    limiter=self.limiter(),
-                    progress=self.progress(),
-                    recover=not self.dry_run,
-                    partial=self.options.partial,
-                    freshness=freshness,
-                )
-            )
+            self._store = self._store_stack.enter_context(self._opened_store(freshness))
             if not self._may_begin and not self._store.is_begun:
                 self._tell_no_store()
             self._tell_faults(self._store.faults())
@@ -157,6 +164,23 @@ class Session:
             for sentence in (*catalog.unproved, *catalog.unexplained):
                 self.output.note(sentence)
         return self._store
+
+    def _opened_store(self, freshness: Freshness) -> "Store":
+        from tiering.engine.store import Store
+
+        options: dict[str, Any] = {
+            "actor": actor(),
+            "workers": self.options.workers,
+            "limiter": self.limiter(),
+            "progress": self.progress(),
+            "partial": self.options.partial,
+            "freshness": freshness,
+        }
+        if self.options.store is not None:
+            from tiering.engine.by_url import open_by_url
+
+            return open_by_url(self.loaded.config, **options)
+        return Store.open(self.config, recover=not self.dry_run, **options)
 
     def end_store(self) -> None:
         """Close the open store: the next one counts what this one wrote to disks."""

@@ -86,8 +86,8 @@ class FetchedFiles:
             read, start, stop = pieces[number]
             descriptor, path = descriptors[id(read.selected)], self.path(read.selected)
 
-            def put(place: int, data: Sequence[memoryview]) -> None:
-                _write(descriptor, place, data, path)
+            def put(offset: int, data: Sequence[memoryview]) -> None:
+                _write(descriptor, offset, data, path)
 
             if not read.file.sections:
                 read.file.read_whole(lambda place, data: put(place, [data]))

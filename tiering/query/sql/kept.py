@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class KeptByText(Generic[_T]):
-    """By the text of the statement, whoever asks it. Thread-safe. What is kept must not change."""
+    """By the text of the statement. Thread-safe. What is kept must not change."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -217,7 +217,7 @@ def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Reco
     connection.unregister("declared_rows")
 
 
-class SourceColumn(NamedTuple):
+class HeldColumn(NamedTuple):
     """A column of what a view reads."""
 
     name: str
@@ -228,7 +228,7 @@ class SourceColumn(NamedTuple):
 def selected(
     definition: TableDefinition,
     source: str,
-    sources: Mapping[int, SourceColumn | None] | None,
+    sources: Mapping[int, HeldColumn | None] | None,
     compared: Collection[int],
     shown: Iterable[int],
 ) -> str:

@@ -39,7 +39,7 @@ from tiering.query.sql.file_places import FilePlace, by_version, file_names, fil
 from tiering.query.sql.plain_answers import AnswerColumns
 from tiering.query.sql.plan import Access
 from tiering.query.sql.plan_shapes import Summary
-from tiering.query.sql.planning import EmptyTables, SourceColumn, declare, selected
+from tiering.query.sql.planning import EmptyTables, HeldColumn, declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, ScannedFiles
 from tiering.query.sql.stated_rows import first_files, stated_rows
 from tiering.table.names import alike
@@ -90,7 +90,7 @@ class SqlSession:
         self._local: list[tuple[SelectedFile, list[int]]] = []
         self._local_bytes = 0
         self._known_places: dict[tuple[str, int], dict[int, FilePlace]] = {}
-        self._stated: dict[str, tuple[str, dict[int, SourceColumn | None]]] = {}
+        self._stated: dict[str, tuple[str, dict[int, HeldColumn | None]]] = {}
         """By the names of tables, rows of files that are not read."""
         self.asked = StoreReads()
         self.will_ask = 0, 0
@@ -348,7 +348,7 @@ class SqlSession:
         reads = list(self._reads(scan, files, serve_local))
         compared = scan.access.columns
         if compared:
-            found: list[tuple[str, Mapping[int, SourceColumn | None]]] = [*reads]
+            found: list[tuple[str, Mapping[int, HeldColumn | None]]] = [*reads]
             found += [self._stated[name]] if name in self._stated else []
             pieces = [selected(definition, source, sources, compared, shown) for source, sources in found]
             return _united(pieces, len(shown)) if pieces else selected(definition, "range(0)", {}, compared, shown)
@@ -358,7 +358,7 @@ class SqlSession:
 
     def _reads(
         self, scan: ScannedFiles, files: Sequence[SelectedFile], serve_local: bool
-    ) -> Iterator[tuple[str, dict[int, SourceColumn]]]:
+    ) -> Iterator[tuple[str, dict[int, HeldColumn]]]:
         """Where the engine finds the rows, and what a column id is there."""
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
             yield f"range({sum(file.file.rows for file in files if file.local_path is None)})", {}
@@ -373,7 +373,7 @@ class SqlSession:
                 yield (
                     f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
                     f"union_by_name = false) AS f({', '.join(map(identifier, names))})",
-                    {number: SourceColumn(names[place.column], place.held) for number, place in places.items()},
+                    {number: HeldColumn(names[place.column], place.held) for number, place in places.items()},
                 )
 
     def _url(self, scan: ScannedFiles, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:

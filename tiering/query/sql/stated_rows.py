@@ -17,7 +17,7 @@ from tiering.query.sql.column_types import column_sql_type, text
 from tiering.query.sql.file_places import by_version
 from tiering.query.sql.plan import Access, is_exact
 from tiering.query.sql.plan_shapes import Summary
-from tiering.query.sql.planning import SourceColumn
+from tiering.query.sql.planning import HeldColumn
 from tiering.table.part import ColumnRange
 from tiering.table.pruning import all_match, columns_of, domain_value, range_key
 from tiering.table.schema import Column, TableDefinition
@@ -33,7 +33,7 @@ class StatedRows(msgspec.Struct, frozen=True):
     ranges: dict[int, ColumnRange]
     """Of the columns that are wanted, by their places in the table."""
 
-    def source(self, definition: TableDefinition, *, counts: bool) -> tuple[str, dict[int, SourceColumn | None]]:
+    def source(self, definition: TableDefinition, *, counts: bool) -> tuple[str, dict[int, HeldColumn | None]]:
         """Rows with these columns, and what each column id is called there; None for those that are not there."""
         most = self.rows if counts else min(self.rows, 2)
         columns = []
@@ -43,7 +43,7 @@ class StatedRows(msgspec.Struct, frozen=True):
             value = f"CASE WHEN i = 0 THEN {low} WHEN i < {valued} THEN {high} END" if valued else "NULL"
             columns.append(f"{value} AS c{place}")
         names = {
-            column.id: SourceColumn(f"c{place}") if place in self.ranges else None
+            column.id: HeldColumn(f"c{place}") if place in self.ranges else None
             for place, column in enumerate(definition.columns)
         }
         return f"(SELECT {', '.join(columns)} FROM range({most}) AS stated(i))", names
@@ -119,10 +119,10 @@ def _is_stated(file: SelectedFile, definition: TableDefinition, access: Access, 
     ) and all_match(access.predicate, file.file.rows, file.file.columns, definition)
 
 
-def _is_known(known: ColumnRange, column: Column, rows: int, *, exactly: bool) -> bool:
-    if known.nulls >= rows:
-        return known.nulls == rows
-    bounds = domain_value(column.type, known.min), domain_value(column.type, known.max)
+def _is_known(values: ColumnRange, column: Column, rows: int, *, exactly: bool) -> bool:
+    if values.nulls >= rows:
+        return values.nulls == rows
+    bounds = domain_value(column.type, values.min), domain_value(column.type, values.max)
     if None in bounds:
         return False
     return not exactly or column.type != "string" or all(len(bound) < _SHORT for bound in bounds)

@@ -40,7 +40,7 @@ def arrow_schema(definition: TableDefinition) -> pa.Schema:
 
 
 def plain_schema(definition: TableDefinition) -> pa.Schema:
-    """The table's columns as they are handed out: without ids, and any may be null."""
+    """The table's columns as answers have them: without ids, and any may be null."""
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in definition.columns])
 
 

@@ -525,6 +525,7 @@ class TestRecovery:
         part = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/part.json"))
         whole = part.read_bytes()
         part.write_bytes(b"")
+        (tmp_path / "home" / "state" / "catalog.db").unlink()  # what was known of it
         document = json.loads(store("query", "SELECT count(*) FROM db.t", "--json", "--quiet", code=3))
         assert document["rows"][0][0] < ROWS
         assert "part.json" in json.loads(store.error)["error"]["message"]

@@ -20,6 +20,7 @@ from oplog.log import OperationsLog
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
 from tests.unit.tiering.move.moves import context as context
 from tiering.catalog.context import Context
+from tiering.journal.work import WorkRecords
 from tiering.move import items, mover
 from tiering.policy import cost
 
@@ -62,14 +63,14 @@ def test_others_see_how_far_copies_are(context: Context, monkeypatch: pytest.Mon
     monkeypatch.setattr("tiering.move.outcomes.NOTE_BYTES", 1)
     monkeypatch.setattr("tiering.move.outcomes.NOTE_SECONDS", 0.0)
     work, seen = context.journal.work, list[list[int]]()
-    note = work.note_bytes
+    note = type(work).note_bytes
 
-    def noting(bytes_done: Mapping[int, int]) -> None:
-        note(bytes_done)
+    def noting(records: WorkRecords, bytes_done: Mapping[int, int]) -> None:
+        note(records, bytes_done)
         seen.append(sorted(move.bytes_done for move in work.moves(active=True)))
         raise Locked("the journal is busy")
 
-    monkeypatch.setattr(work, "note_bytes", noting)
+    monkeypatch.setattr(WorkRecords, "note_bytes", noting)
     context.workers = workers
     parts = [put_part(context, number, files=3) for number in (1, 2)]
     assert len(mover.execute(context, [move(made) for made in parts]).moved) == 2
