@@ -25,6 +25,7 @@ BENCHMARKS = {
     "bench_daemon": False,
     "bench_pass": False,
     "bench_landing": False,
+    "bench_publish": False,
     "bench_merge": True,
     "bench_scan": True,
     "bench_hits": True,
