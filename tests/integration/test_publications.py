@@ -241,6 +241,7 @@ def test_the_library_is_named_where_it_is_missing(
     monkeypatch.setattr(publications, "find_spec", lambda name: None)
     frostline("iceberg", "publish", NAME, code=2)
     assert "frostline[iceberg]" in frostline.error
+    assert frostline.json("iceberg", "status") == {"tables": []}
 
 
 def test_it_says_up_to_where_it_is_complete(frostline: Frostline, tmp_path: Path) -> None:
