@@ -19,7 +19,7 @@ from oplog.replay import FileRow
 from restore.rebuild.plan import in_scope
 from tiering.catalog.definitions import table_names
 from tiering.table import schema, tombstones
-from tiering.table.paths import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, is_reservation, locate
+from tiering.table.paths import CLONED_DIRECTORY, GIVEN_UP_DIRECTORY, OLDER_DIRECTORY, is_reservation, locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 from tiering.table.tombstones import DROPPED_DIRECTORY, Tombstone, essence, succeeding
 
@@ -208,7 +208,13 @@ def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
 def _keep_outside(target: FileTable, newest: FileTable, settled: SettledDefinition) -> None:
     """Names, tombstones and versions that are taken keep their present state: those of the tables asked for follow."""
     with newest.read() as now, target.read() as then:
-        for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY, GIVEN_UP_DIRECTORY, CLONED_DIRECTORY):
+        for directory in (
+            NAMES_DIRECTORY,
+            DROPPED_DIRECTORY,
+            GIVEN_UP_DIRECTORY,
+            CLONED_DIRECTORY,
+            OLDER_DIRECTORY,
+        ):
             settled.rows.update((row.path, None) for row in then.rows(directory))
             settled.rows.update((row.path, row) for row in now.rows(directory))
         for kind in _RESERVATIONS:

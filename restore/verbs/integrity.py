@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import Refused, UsageError
+from oplog.errors import AccessDenied, QuotaReached, Refused, UsageError
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, remote, wanted
 from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
@@ -69,6 +69,9 @@ def fsck(
     config = session.config
     names = disk or list(config.disks)
     identities = session.identities(names)
+    for fault in identities.faults:
+        if isinstance(fault.error, AccessDenied | QuotaReached):  # nothing is wrong with what the disk holds
+            raise fault.error
     disks = {name: one for name, one in identities.disks.items() if one.broken is None}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None

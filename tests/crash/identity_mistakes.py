@@ -57,6 +57,17 @@ def _older_disks_keep_their_id() -> None:
     Identities._older = kept  # type: ignore[method-assign]
 
 
+def _older_homes_leave_no_mark() -> None:
+    from tiering.catalog.identities import notes
+
+    real = notes.mark_clone
+
+    def mark(*arguments: Any, is_older: bool) -> list[str]:
+        return [] if is_older else real(*arguments, is_older=is_older)
+
+    notes.mark_clone = mark
+
+
 def _every_table_deduplicates() -> None:
     from msgspec.structs import replace
 
@@ -440,13 +451,19 @@ MISTAKES: tuple[Mistake, ...] = (
         "a clone leaves no mark (I16)",
         "the home that finds another one under its identity tells nobody",
         f"{_CLONES}::test_both_homes_see_it",
-        replaced("tiering.catalog.identities.notes", "mark_clone", lambda disks, identity, token, actor: []),
+        replaced("tiering.catalog.identities.notes", "mark_clone", lambda *arguments, **options: []),
     ),
     (
         "marks of other homes are passed over (I16)",
         "a home looks only at what a log has seen of its disk",
         f"{_CLONES}::test_both_homes_see_it",
         replaced("tiering.catalog.identities.notes", "is_cloned", lambda disks, identity, stamps: ""),
+    ),
+    (
+        "a clone that wrote less leaves no mark (I16)",
+        "a home that may be set back or cloned tells nobody, so that the other one goes on under the same identity",
+        f"{_CLONES}::test_both_see_a_clone_that_wrote_less",
+        _older_homes_leave_no_mark,
     ),
     (
         "an adopted clone keeps its journal's id (I18)",

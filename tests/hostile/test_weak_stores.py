@@ -253,3 +253,21 @@ def test_every_verb_that_a_store_refuses_ends_with_12(
             words = [word.replace("REPOSITORY", repository).replace("BUCKET", bucket) for word in verb]
             _, ended = cold.any("--yes", *words)
             assert ended == (0 if name == "tick" and "GET" not in methods else 12), (name, cold.error)
+
+
+@pytest.mark.parametrize("kind", ["denied", "expired", "quota"])
+def test_a_check_of_a_store_that_refuses_is_no_damage(
+    kind: str, frostline: Frostline, ministack: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that has never seen the bucket cannot tell its id: that is no problem of what lies there."""
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/p/")
+    status, code, _ = REFUSED[kind]
+
+    def answer(found: Exchange) -> None:
+        found.status, found.headers = status, {"x-amz-request-id": "1", "content-length": "100"}
+        text = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+        found.body = b"" if found.method == "HEAD" else text.encode()
+
+    with meddling(ministack, answer=answer) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint_url)
+        frostline("fsck", code=12)

@@ -129,3 +129,38 @@ def test_adoption_of_a_home_with_fewer_writes_ends(homes: Homes, after_the_clone
     expected = [*range(1, 6), *after_the_clone, 6, 7, 8, *range(16, 22), 60, 61, 62, *range(70, 76)]
     assert a.keys() == b.keys() == sorted(expected)
     assert all(home.json("fsck")["ok"] and home.json("doctor")["ok"] for home in homes)
+
+
+def test_both_see_a_clone_that_wrote_less(homes: Homes) -> None:
+    """The log has seen a later transaction than the clone shows, which alone may be an older copy. The clone leaves its
+    last transaction; the other home has another one of that number, and leaves its own mark."""
+    a, b = homes
+    b.insert(30)
+    a.insert(3)
+    a.insert(4)
+    a.to_bucket()
+    b("insert", "d.t", str(b.path / "rows.csv"), code=5)
+    assert "older copy" in b.error
+    refused(a)
+    refused(b)
+    b("disk", "adopt", "ssd")
+    a("disk", "adopt", "ssd")
+    assert len({read_file(home.path / "ssd" / ".frostline") for home in homes}) == 2
+    assert a.keys() == [1, 2, 3, 4]
+    assert all(home.json("doctor")["ok"] for home in homes)
+
+
+@pytest.mark.parametrize("kept", [1, 32])
+def test_an_older_copy_is_no_clone(homes: Homes, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last transaction is one of the other home too, as far as that keeps them: that home continues."""
+    monkeypatch.setattr("disks.local.stamps._MOST", 2 * kept)
+    monkeypatch.setattr("disks.local.stamps._KEPT", kept)
+    a, b = homes
+    for key in (3, 4, 5):
+        a.insert(key)
+    a.to_bucket()
+    b("insert", "d.t", str(a.path / "rows.csv"), code=5)
+    assert "older copy" in b.error
+    a.insert(6)
+    assert a.keys() == [1, 2, 3, 4, 5, 6]
+    assert a.json("doctor")["ok"]

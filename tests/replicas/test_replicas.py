@@ -14,6 +14,7 @@ import pytest
 from tests.replicas.keeper.line import KeeperLine
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
+from tiering.daemon.lock import daemon_lock
 from tiering.daemon.status import read_status
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica import entries
@@ -349,3 +350,15 @@ def test_an_answer_says_that_its_replica_is_behind(a: Machine, b: Machine) -> No
     with a.serving():
         b.sync()
     assert "replicas_behind" not in b.json("query", "select count(*) from d.t")
+
+
+def test_an_answer_says_that_nobody_follows_the_others(a: Machine, b: Machine) -> None:
+    """Without a daemon nothing was tried that could have failed: only stderr says that rows may be missing."""
+    a.insert(1)
+    assert b.json("query", "select count(*) from d.t")["rows"] == [[0]]
+    assert "d.t: the answer may lack rows that other replicas inserted" in b.error
+    b("query", "select 1")
+    assert "may lack rows" not in b.error
+    with daemon_lock(b.path / "state"):
+        b("query", "select count(*) from d.t")
+    assert "may lack rows" not in b.error

@@ -80,8 +80,13 @@ def waiting_replicas(store: Store) -> list[WaitingReplica]:
     return rows
 
 
+def is_followed(config: Config) -> bool:
+    """Whether a daemon of this machine takes over what other replicas do."""
+    return lock_holder(daemon_lock_path(config.state_directory)) is not None
+
+
 def _next_pass(config: Config) -> str | None:
-    if lock_holder(daemon_lock_path(config.state_directory)) is None:
+    if not is_followed(config):
         return None
     coming = read(config.state_directory).get(_PASS, JobRecord()).next
     return coming.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if coming is not None else None

@@ -13,6 +13,7 @@ from tiering.table.part import PartName
 STORE_DIRECTORY = "store"
 GIVEN_UP_DIRECTORY = "given-up"
 CLONED_DIRECTORY = "cloned"
+OLDER_DIRECTORY = "older"
 _RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
 _LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
@@ -81,6 +82,13 @@ def clone_mark(identity: str, token: str = "") -> str:
     does another home; without a token the directory of all of them."""
     directory = f"{CLONED_DIRECTORY}/{identity}"
     return f"{directory}/{token}.json" if token else directory
+
+
+def older_mark(identity: str, number: int = 0, token: str = "") -> str:
+    """The file that says, on the other disks, that a home uses the id of a disk whose last transaction is this one, and
+    that a log has seen a later one; without a token the directory of all of them."""
+    directory = f"{OLDER_DIRECTORY}/{identity}"
+    return f"{directory}/{number}-{token}.json" if token else directory
 
 
 def is_reservation(path: str) -> bool:

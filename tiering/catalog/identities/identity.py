@@ -358,11 +358,12 @@ class Identities:
         """Let other homes that use the id of a disk here find it out. In sentences, which disks have no mark."""
         failures: list[str] = []
         for fault in self.faults:
-            if fault.kind == "cloned" and (stamps := stamps_of(self._real[fault.disk])):
+            if fault.needs_new_identity and (stamps := stamps_of(self._real[fault.disk])):
                 logged = [
                     disk for disk in self.disks.values() if as_disk(disk, LoggedDisk) is not None and _can_be_told(disk)
                 ]
-                failures += notes.mark_clone(logged, self._shown[fault.disk], stamps[-1].stamp.token, actor)
+                identity, is_older = self._shown[fault.disk], fault.kind == "older"
+                failures += notes.mark_clone(logged, identity, stamps[-1].stamp, actor, is_older=is_older)
         return failures
 
     def _is_elsewhere(self, name: str, record: KnownDisk) -> bool:

@@ -8,6 +8,10 @@ live. Both would give the same names. Each transaction of a local disk has a ran
 shows that two copies of the disk were written to (`identities.ages`). The home that finds it leaves a mark on the other
 disks, with the token of its own last transaction, so that the other one finds it too. `disk adopt` gives a home an
 identity of its own.
+
+`older/<id>/<number>-<token>.json`: a log has seen a later transaction of the disk than the home that left this mark,
+whose last one this is. Nothing shows there whether the home was set back or cloned. A home with another transaction of
+the number knows: both copies were written to.
 """
 
 from __future__ import annotations
@@ -24,8 +28,8 @@ from disks.stores.time_budget import time_budget
 from oplog.documents import Document
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
 from oplog.kinds import DiskGivenUp
-from oplog.stamps import KeptStamp
-from tiering.table.paths import clone_mark, given_up_path
+from oplog.stamps import CommitStamp, KeptStamp
+from tiering.table.paths import clone_mark, given_up_path, older_mark
 
 _PATIENCE_SECONDS = 4.0
 """For a bucket that this machine has a table of, and has to catch up with."""
@@ -95,23 +99,31 @@ def is_cloned(disks: Iterable[Disk], identity: str, stamps: Sequence[KeptStamp])
     """The name of a disk on which another home that goes by this id has left its mark; empty where none has, as far as
     they can be read."""
     own = {f"{kept.stamp.token}.json" for kept in stamps}
+    numbers = {str(kept.stamp.number) for kept in stamps}
+    own_older = {f"{kept.stamp.number}-{kept.stamp.token}.json" for kept in stamps}
     for disk in disks:
         try:
-            names = disk.list(clone_mark(identity))
+            names, older = disk.list(clone_mark(identity)), disk.list(older_mark(identity))
         except FrostlineError:  # its own fault, which says why
             continue
-        if any(name not in own for name in names):
+        # Of a number that is not kept here any more nothing is known.
+        if any(name not in own for name in names) or any(
+            name not in own_older and name.partition("-")[0] in numbers for name in older
+        ):
             return disk.name
     return ""
 
 
-def mark_clone(disks: Iterable[Disk], identity: str, token: str, actor: str) -> list[str]:
+def mark_clone(disks: Iterable[Disk], identity: str, stamp: CommitStamp, actor: str, *, is_older: bool) -> list[str]:
     """Leave the mark of this home on each of the disks. In sentences, where that failed."""
-    path, failures = clone_mark(identity, token), list[str]()
+    path, failures = clone_mark(identity, stamp.token), list[str]()
+    reason = "another home uses the id of a disk"
+    if is_older:
+        path = older_mark(identity, stamp.number, stamp.token)
+        reason = "a log has seen a later transaction of a disk"
     for disk in disks:
-        if disk.list(clone_mark(identity)) and disk.exists(path):
+        if disk.list(path.rpartition("/")[0]) and disk.exists(path):
             continue
-        reason = "another home uses the id of a disk"
         try:
             with disk.transaction(DiskGivenUp(disk=identity, cloned=True), reason=reason, actor=actor) as transaction:
                 transaction.require(absent=(path,))

@@ -29,14 +29,19 @@ if TYPE_CHECKING:
 
 def tell_behind(output: Output, store: "Store", sql: str) -> None:
     """Say beside the answer which replicated tables it names may lack rows here: what others inserted or merged could
-    not be taken over. Asks Keeper for nothing."""
-    from tiering.facts.replicas import replica_trouble
+    not be taken over, or nobody here takes it over. Asks Keeper for nothing."""
+    from tiering.facts.replicas import is_followed, replica_trouble
 
     for definition in store.definitions():
         if not definition.is_replicated or not re.search(rf"\b{re.escape(definition.name)}\b", sql, re.IGNORECASE):
             continue
         trouble = replica_trouble(store.context.config, store.context.journal, definition)
         if not trouble.waiting:
+            if not is_followed(store.context.config):
+                output.note(
+                    f"{definition.full_name}: the answer may lack rows that other replicas inserted since the last "
+                    "'frostline replica sync' here: no daemon runs"
+                )
             continue
         waiting = counted(trouble.waiting, "entry", "entries")
         output.beside.setdefault("replicas_behind", []).append(
