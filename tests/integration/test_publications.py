@@ -386,3 +386,15 @@ def test_two_partition_fields_of_one_column(frostline: Frostline, home: Path, tm
     url = str(frostline("iceberg", "location", "db.u").strip())
     assert read(url) == list(range(40))
     assert StaticTable.from_metadata(url).scan(row_filter="k = 7").to_arrow()["k"].to_pylist() == [7]
+
+
+def test_a_truncated_value_below_the_least_is_refused(frostline: Frostline, tmp_path: Path) -> None:
+    """Iceberg cannot say it, and readers would pass the part over."""
+    pq.write_table(pa.table({"k": pa.array([-(1 << 63)], pa.int64())}), tmp_path / "rows.parquet")
+    columns = ["--like", f"{tmp_path}/rows.parquet", "--order-by", "k"]
+    frostline("table", "create", NAME, *columns, "--partition-by", "truncate(10, k)")
+    frostline("insert", NAME, f"{tmp_path}/rows.parquet")
+    (part,) = frostline.json("parts", NAME)["parts"]
+    frostline("move", NAME, "--partition", part["partition"], "--to-volume", "cold")
+    frostline("iceberg", "publish", NAME, code=Refused.exit_code)
+    assert "below the least" in frostline.error

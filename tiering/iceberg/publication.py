@@ -176,9 +176,9 @@ class Publication:
 
     def publish(self, *, rewrite: bool = False, look: bool = False) -> Published | None:
         """Publish the table as it is now; None when there is nothing to do. Several machines may do so at once: each
-        revision is published once. A publication that was cut off is begun again by the next. The bucket is asked for the
-        newest metadata when there is something to publish: another machine may have ended the publication and begun it
-        again. `look`: ask it first, also for what another program commits.
+        revision is published once. A publication that was cut off is begun again by the next. Before anything is put,
+        the bucket is asked for the newest metadata: another machine may have ended the publication and begun it again.
+        `look`: ask it first, also where nothing changed, for what another program commits.
 
         Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is to
         `rewrite` it, and `Conflict` when others were faster each time.

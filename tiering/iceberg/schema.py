@@ -250,7 +250,8 @@ def partition_values(part: Part, definition: TableDefinition) -> Iterator[Any]:
         value = plain_value(from_json(stored, kind))
         if field.transform == "truncate" and may_be_wrong(field, value, column):
             raise _other_partition(part, definition, f"its value of {field} may be that of another partition")
-        if pa.types.is_integer(kind) and not _fits(value, kind):
+        is_cut = field.transform == "truncate" and pa.types.is_integer(kind) and value % int(field.parameter or 1)
+        if pa.types.is_integer(kind) and (is_cut or not _fits(value, kind)):
             raise _other_partition(part, definition, f"its value of {field} is below the least {column.type}")
         yield value
 
