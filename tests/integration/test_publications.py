@@ -7,12 +7,14 @@ Guards I2, I4, I15 and I17. The rows at each revision: `tests/property/test_publ
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,15 +22,18 @@ from pyiceberg.table import StaticTable
 
 from disks import effects
 from disks.garbage.rules import GcRules
-from oplog.errors import Damaged
+from oplog.errors import Damaged, Refused
 from oplog.kinds import OtherKind
 from restore.history.partitions import detach
 from tests.command_line import Frostline
 from tests.crash.disk_effects import Effects, Killed
+from tests.integration.two_machines import insert, machine, move_all
 from tiering.config.settings import embedded
 from tiering.engine.store import Store
 from tiering.iceberg import publication as publications
 from tiering.iceberg.publication import Publication
+from tiering.table.definitions import define_table
+from tiering.table.schema import Publish
 
 NAME = "db.t"
 EVERYTHING = GcRules(
@@ -314,3 +319,83 @@ def test_what_is_shown_is_not_collected(frostline: Frostline, home: Path) -> Non
     assert read(location(frostline)) == list(range(30))
     frostline("iceberg", "publish", NAME)
     assert read(location(frostline)) == []
+
+
+def test_a_publication_ended_elsewhere_and_begun_again(tmp_path: Path) -> None:
+    """A machine that remembers the first publication names nothing that went with it."""
+    with Store.open(machine(tmp_path, "a")) as a, Store.open(machine(tmp_path, "b")) as b:
+        table = define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold")
+        a.create_table(msgspec.structs.replace(table, publish=Publish()))
+        for number in range(3):
+            insert(b, number)
+            move_all(b)
+            Publication(b, b.definition("d.t")).publish()
+        a.refresh()
+        publication = Publication(a, a.definition("d.t"))
+        publication.remove()
+        publication.publish()
+        definition = a.definition("d.t")  # no part changes: b could carry every manifest over
+        a.alter_table(definition, msgspec.structs.replace(definition, version=2))
+        b.refresh()
+        Publication(b, b.definition("d.t")).publish()
+        newest = publication.newest()
+        assert newest is not None
+        for snapshot in newest.metadata.snapshots:
+            assert read(publication.metadata_url(newest.version), snapshot.snapshot_id) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("damaged", ["v2.metadata.json", "snap-*.avro"])
+def test_gc_goes_on_when_damage_is_written_again(frostline: Frostline, home: Path, damaged: str) -> None:
+    """It stops at what is damaged and the newest, not at what is damaged and of the past."""
+    frostline("iceberg", "publish", NAME)
+    (directory,) = (home / "bucket/store/iceberg").glob("*/metadata")
+    for path in directory.iterdir():
+        os.utime(path, (0, 0))
+    frostline("move", NAME, "--partition", "3", "--to-volume", "cold")
+    for path in directory.glob(damaged):
+        path.write_bytes(b"damaged")
+    assert frostline.any("gc", "--delete", "--yes")[1] in (Damaged.exit_code, Refused.exit_code)
+    frostline("iceberg", "publish", NAME, "--anew")
+    frostline("gc", "--delete", "--yes")
+    assert not (directory / "v1.metadata.json").exists()
+    assert read(location(frostline)) == list(range(40))
+
+
+def test_a_manifest_list_that_is_gone_stops_gc(frostline: Frostline, home: Path) -> None:
+    """Until it is written again."""
+    frostline("iceberg", "publish", NAME)
+    (directory,) = (home / "bucket/store/iceberg").glob("*/metadata")
+    for path in directory.iterdir():
+        os.utime(path, (0, 0))
+    for path in directory.glob("snap-*.avro"):
+        path.unlink()
+    frostline("gc", "--delete", "--yes", code=Damaged.exit_code)
+    assert "iceberg publish TABLE --anew" in frostline.error
+    frostline("iceberg", "publish", NAME, "--anew")
+    frostline("gc", "--delete", "--yes")
+    assert read(location(frostline)) == list(range(30))
+
+
+def test_two_partition_fields_of_one_column(frostline: Frostline, home: Path, tmp_path: Path) -> None:
+    """Each has a name of its own."""
+    columns = ["--like", f"{tmp_path}/rows.parquet", "--order-by", "k"]
+    frostline("table", "create", "db.u", *columns, "--partition-by", "bucket(2, k), bucket(3, k)")
+    frostline("insert", "db.u", f"{tmp_path}/rows.parquet")
+    for partition in {part["partition"] for part in frostline.json("parts", "db.u")["parts"]}:
+        frostline("move", "db.u", "--partition", partition, "--to-volume", "cold")
+    frostline("iceberg", "publish", "db.u")
+    url = str(frostline("iceberg", "location", "db.u").strip())
+    assert read(url) == list(range(40))
+    assert StaticTable.from_metadata(url).scan(row_filter="k = 7").to_arrow()["k"].to_pylist() == [7]
+
+
+def test_a_truncated_value_below_the_least_is_refused(frostline: Frostline, tmp_path: Path) -> None:
+    """Iceberg cannot say it, and readers would pass the part over."""
+    pq.write_table(pa.table({"k": pa.array([-(1 << 63)], pa.int64())}), tmp_path / "rows.parquet")
+    columns = ["--like", f"{tmp_path}/rows.parquet", "--order-by", "k"]
+    frostline("table", "create", NAME, *columns, "--partition-by", "truncate(10, k)")
+    frostline("insert", NAME, f"{tmp_path}/rows.parquet")
+    (part,) = frostline.json("parts", NAME)["parts"]
+    frostline("move", NAME, "--partition", part["partition"], "--to-volume", "cold")
+    frostline("iceberg", "publish", NAME, code=Refused.exit_code)
+    assert "below the least" in frostline.error

@@ -27,6 +27,7 @@ from pyiceberg.schema import Schema as AvroSchema
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from oplog.errors import Damaged
 from tiering.catalog.stored import StoredPart
 from tiering.iceberg.metadata import PartitionSpec, Schema
 from tiering.iceberg.schema import partition_values, plain_value
@@ -189,8 +190,14 @@ def write_list(rows: Sequence[ManifestFile], *, url: str, revision: int, parent:
 
 
 def read_list(data: bytes, *, url: str) -> list[ManifestFile]:
-    """The rows of a manifest list."""
-    return list(avro.read_manifest_list(_InMemoryInput(url, data)))
+    """The rows of a manifest list. Raises `Damaged` for one that cannot be read."""
+    try:
+        return list(avro.read_manifest_list(_InMemoryInput(url, data)))
+    except Exception as error:  # the library has no error of its own for this
+        raise Damaged(
+            f"{url} is not a manifest list: {error}",
+            hint="'frostline iceberg publish TABLE --anew' writes it again from the log",
+        ) from error
 
 
 def read_entries(data: bytes, row: ManifestFile) -> Iterator[ManifestEntry]:

@@ -177,16 +177,21 @@ class Publication:
 
     def publish(self, *, rewrite: bool = False, look: bool = False) -> Published | None:
         """Publish the table as it is now; None when there is nothing to do. Several machines may do so at once: each
-        revision is published once. A publication that was cut off is begun again by the next. `look`: ask the bucket
-        for the newest metadata first; else what another program commits is noticed when there is something to publish.
+        revision is published once. A publication that was cut off is begun again by the next. Before anything is put,
+        the bucket is asked for the newest metadata: another machine may have ended the publication and begun it again.
+        `look`: ask it first, also where nothing changed, for what another program commits.
 
         Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is to
         `rewrite` it, and `Conflict` when others were faster each time.
         """
         others = self._on_other_disks()
+        look = look or rewrite
         last = self._newest_or_nothing() if rewrite else self.newest() if look else self._last()
         for _ in range(_TRIES):
             due = self.due(None if rewrite else last)
+            if due is not None and not look:
+                look, last = True, self.newest()
+                due = self.due(last)
             if due is None:
                 return None
             try:
@@ -300,7 +305,10 @@ class Publication:
 
         if not before.manifests or before.metadata.current is None:
             return {}
-        rows = manifests.read_list(before.manifests, url=before.metadata.current.manifest_list)
+        try:
+            rows = manifests.read_list(before.manifests, url=before.metadata.current.manifest_list)
+        except Damaged:
+            return {}  # all manifests are written again
         return {manifests.digest_in(row.manifest_path): row for row in rows}
 
     def _retained(self, snapshots: Sequence[IcebergSnapshot]) -> list[IcebergSnapshot]:

@@ -200,7 +200,7 @@ def _widens_within(old: pa.DataType, new: pa.DataType) -> bool:
 
 def partition_spec(definition: TableDefinition) -> PartitionSpec:
     """How the table is partitioned. Raises `Refused` for partitions that are not those of Iceberg."""
-    fields = []
+    fields: list[PartitionSpecField] = []
     for number, field in enumerate(definition.partition_by):
         kind = arrow_type(definition.column(field.column).type)
         if field.transform == "bucket" and pa.types.is_decimal(kind) and kind.precision > _BUCKETED_DIGITS:
@@ -211,15 +211,14 @@ def partition_spec(definition: TableDefinition) -> PartitionSpec:
         transform = field.transform if field.parameter is None else f"{field.transform}[{field.parameter}]"
         name = field.column if field.transform == "identity" else f"{field.column}_{field.transform}"
         source = definition.column(field.column).id
-        fields.append(
-            PartitionSpecField(source, _FIRST_PARTITION_ID + number, _free(name, definition, field), transform)
-        )
+        name = _free(name, definition, field, {other.name for other in fields})
+        fields.append(PartitionSpecField(source, _FIRST_PARTITION_ID + number, name, transform))
     return PartitionSpec(0, tuple(fields))
 
 
-def _free(name: str, definition: TableDefinition, field: PartitionField) -> str:
-    """Of a partition field other than the column itself, a name that no column has."""
-    names = {column.name for column in definition.columns}
+def _free(name: str, definition: TableDefinition, field: PartitionField, taken: Collection[str]) -> str:
+    """Of a partition field other than the column itself, a name that no column and no field of those taken has."""
+    names = {column.name for column in definition.columns}.union(taken)
     while field.transform != "identity" and name in names:
         name += "_"
     return name
@@ -251,7 +250,8 @@ def partition_values(part: Part, definition: TableDefinition) -> Iterator[Any]:
         value = plain_value(from_json(stored, kind))
         if field.transform == "truncate" and may_be_wrong(field, value, column):
             raise _other_partition(part, definition, f"its value of {field} may be that of another partition")
-        if pa.types.is_integer(kind) and not _fits(value, kind):
+        is_cut = field.transform == "truncate" and pa.types.is_integer(kind) and value % int(field.parameter or 1)
+        if pa.types.is_integer(kind) and (is_cut or not _fits(value, kind)):
             raise _other_partition(part, definition, f"its value of {field} is below the least {column.type}")
         yield value
 

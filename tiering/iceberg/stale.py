@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from disks.contracts.bucket_disk import LoggedDisk
 from disks.stores.base import ObjectInfo
+from oplog.errors import Damaged, NotFound
 from oplog.revision import PUBLICATIONS_PREFIX
 from tiering.iceberg import metadata as format_
 from tiering.table import tombstones
@@ -40,9 +41,8 @@ def stale_objects(store: Store, disk: LoggedDisk, *, now: datetime, guard: timed
 
 
 def _needed(disk: LoggedDisk, objects: list[ObjectInfo], since: datetime) -> set[str]:
-    """The keys that the newest metadata needs, and metadata since then: readers may have opened that."""
-    from tiering.iceberg.manifests import read_list
-
+    """The keys that the newest metadata needs, and metadata since then: readers may have opened that. Of metadata that
+    is not the newest, what cannot be read counts for nothing: no reader can read it either."""
     versions = {version: info for info in objects if (version := format_.version_of(info.key)) is not None}
     newest = max(versions, default=0)
     needed = {info.key for info in objects if info.key.endswith("/version-hint.text")}
@@ -50,12 +50,29 @@ def _needed(disk: LoggedDisk, objects: list[ObjectInfo], since: datetime) -> set
         if version != newest and info.modified < since:
             continue
         needed.add(info.key)
-        directory = info.key.rpartition("/")[0]
-        metadata = format_.decode(disk.store.get(info.key), path=disk.store.url(info.key))
-        for snapshot in metadata.snapshots:
-            key = f"{directory}/{snapshot.manifest_list.rpartition('/')[2]}"
-            if key not in needed:
-                needed.add(key)
-                rows = read_list(disk.store.get(key), url=snapshot.manifest_list)
-                needed |= {f"{directory}/{row.manifest_path.rpartition('/')[2]}" for row in rows}
+        try:
+            _add_named(disk, info.key, needed)
+        except Damaged:
+            if version == newest:
+                raise
     return needed
+
+
+def _add_named(disk: LoggedDisk, key: str, needed: set[str]) -> None:
+    """Add the keys that this metadata names. Raises `Damaged` where it, or a manifest list of it, cannot be read."""
+    from tiering.iceberg.manifests import read_list
+
+    directory = key.rpartition("/")[0]
+    metadata = format_.decode(disk.store.get(key), path=disk.store.url(key))
+    for snapshot in metadata.snapshots:
+        listed = f"{directory}/{snapshot.manifest_list.rpartition('/')[2]}"
+        if listed in needed:
+            continue
+        try:
+            rows = read_list(disk.store.get(listed), url=snapshot.manifest_list)
+        except NotFound:
+            raise Damaged(
+                f"{snapshot.manifest_list} is gone, and {disk.store.url(key)} names it",
+                hint="'frostline iceberg publish TABLE --anew' writes it again from the log",
+            ) from None
+        needed |= {listed, *(f"{directory}/{row.manifest_path.rpartition('/')[2]}" for row in rows)}
