@@ -98,7 +98,7 @@ def test_a_dropped_table_is_not_published_any_more(frostline: Frostline, home: P
         read(url)
 
 
-@pytest.mark.parametrize("kind", ["uint64", "duration", "timestamp[ms, UTC]", "timestamp[ns, UTC]"])
+@pytest.mark.parametrize("kind", ["uint32", "uint64", "duration", "timestamp[ms, UTC]", "timestamp[ns, UTC]"])
 def test_a_type_without_a_counterpart_is_refused(frostline: Frostline, kind: str) -> None:
     named = "x"
     frostline("table", "create", NAME, "--column", "k:int64", "--column", f"x:{kind}", "--order-by", "k")

@@ -152,7 +152,7 @@ class Publication:
         return sum(1 for _ in self._objects.list(f"{self._directory}/"))
 
     def check(self, definition: TableDefinition) -> None:
-        """Raise `Refused` or `UsageError` for a definition that cannot be published, or where the library is missing."""
+        """Raise `Refused` or `UsageError` for a definition that cannot be published, or without the library."""
         _require_library()
         iceberg_schema(definition, definition.left_out)
         partition_spec(definition)

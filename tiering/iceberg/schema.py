@@ -98,6 +98,11 @@ def _plain(kind: pa.DataType, definition: TableDefinition, column: Column) -> st
     name = name_text(column.name)
     if pa.types.is_boolean(kind):
         return "boolean"
+    if kind == pa.uint32():
+        hint = _WIDER.format(definition.full_name, name, "int64", name)
+        raise Refused(
+            f"column {column.name} is uint32, of which PyIceberg leaves out rows and Spark reads none", hint=hint
+        )
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return "int" if kind.bit_width < 32 or kind == pa.int32() else "long"
     if pa.types.is_floating(kind):
@@ -146,7 +151,7 @@ def check_stored(definition: TableDefinition, columns: Collection[Column], store
         if problem:
             raise Refused(
                 problem,
-                hint=f"'frostline merge {definition.full_name} --cold --final' writes it again; or --without {name}",
+                hint=f"'frostline table rewrite {definition.full_name}' writes it again; or --without {name}",
             )
 
 
@@ -180,7 +185,7 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
     if old == new or pa.types.is_nested(new):
         return old == new or _widens_within(old, new)
     if pa.types.is_integer(old) and pa.types.is_integer(new):
-        return True
+        return old != pa.uint32()  # PyIceberg leaves rows out, and Spark fails
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return bool(old.scale == new.scale and old.precision <= new.precision)
     return bool(old == pa.float32() and new == pa.float64())

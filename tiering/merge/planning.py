@@ -59,9 +59,10 @@ def plan_merges(
     rules = MergeRules.of(context, definition, parts, cold, busy, final=request.final, anywhere=request.rewrite)
     if request.rewrite:
         return [
-            MergePlan(stored.name.partition, (stored,), "its files lack ids of nested fields")
+            MergePlan(stored.name.partition, (stored,), "it is older than the columns of its table")
             for stored in _not_in((), parts, rules)
-            if not definition.files_have_nested_ids(stored.part.schema_version)
+            if stored.part.schema_version != definition.schema_version
+            or not definition.files_have_nested_ids(stored.part.schema_version)
         ]
     if cold is not None:
         parts = _within(parts, definition, cold.where)

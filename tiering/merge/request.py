@@ -38,7 +38,7 @@ class MergeRequest(msgspec.Struct, frozen=True):
     final: bool = False
     """Each partition into one part, worth it or not."""
     rewrite: bool = False
-    """Each part by itself whose files lack ids of nested fields, on any volume; and no other."""
+    """Each part by itself that is older than the columns of the table, on any volume; and no other."""
     adopt: bool = False
     """First rewrite the parts of other machines as this machine's own."""
     adopt_as: CountsAs | None = None

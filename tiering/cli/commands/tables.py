@@ -332,9 +332,9 @@ def _convert(
 
 
 def rewrite(session: Session, table: TableName) -> None:
-    """Rewrite parts whose files lack ids of nested fields, which other engines need.
+    """Rewrite parts that are older than the table's columns, for other engines that read the files.
 
-    Query results do not change. Parts with these ids are unchanged.
+    Query results do not change. Parts with the columns of today are unchanged.
     """
     from tiering.cli.commands.merge_here import merge_here
     from tiering.merge.request import MergeRequest
