@@ -185,7 +185,7 @@ def _widens(old: pa.DataType, new: pa.DataType) -> bool:
     if old == new or pa.types.is_nested(new):
         return old == new or _widens_within(old, new)
     if pa.types.is_integer(old) and pa.types.is_integer(new):
-        return old != pa.uint32()  # PyIceberg leaves rows out, and Spark fails
+        return bool(old != pa.uint32())  # PyIceberg leaves rows out, and Spark fails
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
         return bool(old.scale == new.scale and old.precision <= new.precision)
     return bool(old == pa.float32() and new == pa.float64())
