@@ -356,7 +356,7 @@ def test_an_answer_says_that_nobody_follows_the_others(a: Machine, b: Machine) -
     """Without a daemon nothing was tried that could have failed: only stderr says that rows may be missing."""
     a.insert(1)
     assert b.json("query", "select count(*) from d.t")["rows"] == [[0]]
-    assert "d.t: the answer may lack rows that other replicas inserted" in b.error
+    assert "d.t: the answer may lack rows" in b.error
     b("query", "select 1")
     assert "may lack rows" not in b.error
     with daemon_lock(b.path / "state"):
