@@ -7,7 +7,7 @@ counts as pinned while the snapshot is in its newest metadata; metadata that can
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -17,7 +17,8 @@ from oplog import bounds
 from oplog.errors import Damaged
 from oplog.revision import PUBLICATIONS_PREFIX
 
-_REVISION = "frostline.revision"
+REVISION = "frostline.revision"
+"""In the summary of a snapshot: the revision that it shows. Only snapshots that Frostline made have it."""
 _METADATA = re.compile(r"v(\d{1,18})\.metadata\.json\Z", re.ASCII)
 _BATCH_KEYS = 1_000
 
@@ -31,27 +32,27 @@ class _Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     snapshots: tuple[_Snapshot, ...]
 
 
-def newest_metadata(keys: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """The version and key of the newest metadata among these keys, by its directory."""
-    newest: dict[str, tuple[int, str]] = {}
-    for key in keys:
-        directory, _, name = key.rpartition("/")
-        if (match := _METADATA.match(name)) is not None:
-            newest[directory] = max(newest.get(directory, (0, "")), (int(match[1]), key))
-    return newest
+def version_of(key: str) -> int | None:
+    """The version of the metadata at a key; None for any other key."""
+    match = _METADATA.match(key.rpartition("/")[2])
+    return int(match[1]) if match else None
 
 
 def published_revisions(store: ObjectStore) -> dict[str, frozenset[int]]:
     """The revisions that each publication shows, by the key of its newest metadata. Raises `Damaged` for metadata that
     does not say it, and what the store raises."""
-    keys = (info.key for info in store.list(PUBLICATIONS_PREFIX))
-    return {key: _revisions(store, key) for _, key in newest_metadata(keys).values()}
+    newest: dict[str, tuple[int, str]] = {}
+    for info in store.list(PUBLICATIONS_PREFIX):
+        if (version := version_of(info.key)) is not None:
+            directory = info.key.rpartition("/")[0]
+            newest[directory] = max(newest.get(directory, (0, "")), (version, info.key))
+    return {key: _revisions(store, key) for _, key in newest.values()}
 
 
 def _revisions(store: ObjectStore, key: str) -> frozenset[int]:
     try:
         metadata = msgspec.json.decode(store.get(key), type=_Metadata)
-        texts = [one.summary.get(_REVISION) for one in metadata.snapshots]
+        texts = [one.summary.get(REVISION) for one in metadata.snapshots]
         return frozenset(int(text) for text in texts if text is not None)
     except (ValueError, *bounds.UNREADABLE) as error:
         raise Damaged(

@@ -12,14 +12,14 @@ import hashlib
 import io
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
 from pyiceberg import manifest as avro
 from pyiceberg.conversions import to_bytes
-from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.partitioning import PartitionSpec as AvroSpec
@@ -29,7 +29,7 @@ from pyiceberg.types import PrimitiveType
 
 from oplog.errors import Damaged
 from tiering.catalog.stored import StoredPart
-from tiering.iceberg.metadata import PartitionSpec, Schema
+from tiering.iceberg.metadata import WRITE_AGAIN, PartitionSpec, Schema
 from tiering.iceberg.schema import partition_values, plain_value
 from tiering.table.columns.type_texts import arrow_type
 from tiering.table.columns.types import from_json
@@ -42,6 +42,8 @@ _PARTS_A_GROUP = 32
 """On average."""
 _MOST_PARTS = 128
 _DIGEST_LETTERS = 24
+
+AvroTypes = tuple[AvroSchema, AvroSpec]
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ class Mapped(msgspec.Struct, frozen=True):
     spec: PartitionSpec
     columns: tuple[Column, ...]
 
-    def avro(self) -> tuple[AvroSchema, AvroSpec]:
+    def avro(self) -> AvroTypes:
         """Schema and partitions for the writer of manifests."""
         schema = AvroSchema.model_validate_json(msgspec.json.encode(self.schema))
         return schema, AvroSpec.model_validate_json(msgspec.json.encode(self.spec))
@@ -76,19 +78,20 @@ class Mapped(msgspec.Struct, frozen=True):
 
 def groups_of(parts: Iterable[StoredPart], mapped: Mapped) -> list[Group]:
     """The groups of the parts. The same parts give the same groups, and a part belongs to few of them over time."""
+    columns = msgspec.json.encode(mapped.schema).decode()
     groups: list[Group] = []
     gathered: list[StoredPart] = []
     for part in sorted(parts, key=lambda part: part.name):
         gathered.append(part)
         if zlib.crc32(part.label.encode()) % _PARTS_A_GROUP == 0 or len(gathered) == _MOST_PARTS:
-            groups.append(_group(gathered, mapped))
+            groups.append(_group(gathered, columns))
             gathered = []
-    return [*groups, _group(gathered, mapped)] if gathered else groups
+    return [*groups, _group(gathered, columns)] if gathered else groups
 
 
-def _group(parts: Sequence[StoredPart], mapped: Mapped) -> Group:
+def _group(parts: Sequence[StoredPart], columns: str) -> Group:
     names = [f"{part.label} {part.revision}" for part in parts]
-    text = "\n".join([msgspec.json.encode(mapped.schema).decode(), *names])
+    text = "\n".join([columns, *names])
     return Group(hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS], tuple(parts))
 
 
@@ -100,6 +103,7 @@ def digest_in(path: str) -> str:
 def write_manifest(
     group: Group,
     mapped: Mapped,
+    types: AvroTypes,
     *,
     url: str,
     revision: int,
@@ -109,11 +113,11 @@ def write_manifest(
 ) -> Manifest:
     """The manifest of a group.
 
-    `url`: of its directory. `published`: the revisions of earlier snapshots, ascending: what came after the last of
-    them is added by this one. `location`: the URL of a file of the disk. Raises `Refused` for a part that cannot be
-    published.
+    `types`: `mapped.avro()`. `url`: of its directory. `published`: the revisions of earlier snapshots, ascending: what
+    came after the last of them is added by this one. `location`: the URL of a file of the disk. Raises `Refused` for a
+    part that cannot be published.
     """
-    schema, spec = mapped.avro()
+    schema, spec = types
     name = f"{group.digest}-{revision}-{secrets.token_hex(4)}.avro"
     output = _InMemory(f"{url}/{name}")
     entries = []  # before the writer, which cannot be left without an entry
@@ -196,31 +200,8 @@ def read_list(data: bytes, *, url: str) -> list[ManifestFile]:
     except Exception as error:  # the library has no error of its own for this
         raise Damaged(
             f"{url} is not a manifest list: {error}",
-            hint="'frostline iceberg publish TABLE --anew' writes it again from the log",
+            hint=WRITE_AGAIN,
         ) from error
-
-
-def read_entries(data: bytes, row: ManifestFile) -> Iterator[ManifestEntry]:
-    """The entries of a manifest whose row of the list is given."""
-    files: Mapping[str, bytes] = {row.manifest_path: data}
-    yield from row.fetch_manifest_entry(_InMemoryFiles(files), discard_deleted=True)
-
-
-class _InMemoryFiles(FileIO):
-    """Reads manifests that were fetched."""
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        super().__init__()
-        self._files = files
-
-    def new_input(self, location: str) -> InputFile:
-        return _InMemoryInput(location, self._files[location])
-
-    def new_output(self, location: str) -> OutputFile:
-        raise NotImplementedError(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        raise NotImplementedError
 
 
 class _InMemoryInput(InputFile):

@@ -6,7 +6,6 @@ of the specification with `_` for `-`. A snapshot's id and sequence number are t
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import msgspec
@@ -16,12 +15,12 @@ from oplog.documents import Document
 from oplog.errors import Damaged
 from oplog.revision import PUBLICATIONS_PREFIX
 
-REVISION = "frostline.revision"
+WRITE_AGAIN = "'frostline iceberg publish TABLE --anew' writes it again from the log"
+"""What to do about a publication that is damaged."""
+
 TABLE_VERSION = "frostline.table-version"
 COMPLETE_UNTIL = "frostline.complete-until"
 ROWS_ELSEWHERE = "frostline.rows-elsewhere"
-
-_METADATA = re.compile(r"v(\d{1,18})\.metadata\.json\Z", re.ASCII)
 
 
 class StructType(msgspec.Struct, frozen=True, tag_field="type", tag="struct"):
@@ -174,7 +173,7 @@ def decode(data: bytes, *, path: str) -> TableMetadata:
     except bounds.UNREADABLE as error:
         raise Damaged(
             f"{path} is not a publication that Frostline made: {error}",
-            hint="'frostline iceberg publish TABLE --anew' writes it again from the log",
+            hint=WRITE_AGAIN,
         ) from error
 
 
@@ -186,9 +185,3 @@ def directory_of(uuid: str) -> str:
 def metadata_key(uuid: str, version: int) -> str:
     """The key of a version of the metadata."""
     return f"{directory_of(uuid)}/metadata/v{version}.metadata.json"
-
-
-def version_of(key: str) -> int | None:
-    """The version of the metadata at a key; None for any other key."""
-    match = _METADATA.match(key.rpartition("/")[2])
-    return int(match[1]) if match else None

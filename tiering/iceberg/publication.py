@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from disks.contracts.bucket_disk import LoggedDisk
-from disks.effects import make_directory, replace_file
-from disks.garbage.publications import remove_publication
+from disks.effects import make_directory, remove_file, replace_file
+from disks.garbage.publications import REVISION, remove_publication, version_of
 from disks.kinds import as_disk
 from oplog import bounds
 from oplog.documents import Document
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from tiering.catalog.context import Context
     from tiering.engine.store import Store
-    from tiering.iceberg.manifests import Group, Mapped
+    from tiering.iceberg.manifests import AvroTypes, Group, Mapped
 
 _MOST_SNAPSHOTS = 1_000
 """Readers read all of them each time."""
@@ -73,10 +73,16 @@ class Published(msgspec.Struct, frozen=True):
     def is_ours(self) -> bool:
         """Whether its current snapshot is one that Frostline made."""
         current = self.metadata.current
-        return current is not None and current.summary.get(format_.REVISION) == str(current.snapshot_id)
+        return current is not None and current.summary.get(REVISION) == str(current.snapshot_id)
 
 
-_kept = Document("publication as this machine last saw it", Published)
+class PublishedRevision(msgspec.Struct, frozen=True):
+    """What this machine published last: until the table changes again, the bucket need not be asked."""
+
+    revision: int
+
+
+_seen = Document("publication as this machine last saw it", PublishedRevision)
 
 
 class RowsElsewhere(msgspec.Struct, frozen=True):
@@ -109,14 +115,22 @@ class Publication:
         """The URL of the metadata of a version."""
         return self._objects.url(format_.metadata_key(self.definition.uuid, version))
 
-    def newest(self) -> Published | None:
-        """The newest metadata in the bucket. Raises `Damaged` where it cannot be read."""
+    def newest(self, *, or_nothing: bool = False) -> Published | None:
+        """The newest metadata in the bucket. Raises `Damaged` where it cannot be read; with `or_nothing` it is metadata
+        without a snapshot then."""
         versions = self._versions()
-        return self._read(max(versions)) if versions else None
+        if not versions:
+            return None
+        try:
+            return self._read(max(versions))
+        except Damaged:
+            if or_nothing:
+                return Published(max(versions), _unreadable(self.definition, self.url()), b"")
+            raise
 
     def _versions(self) -> list[int]:
         listed = self._objects.list(f"{self._directory}/metadata/v")
-        return [version for info in listed if (version := format_.version_of(info.key)) is not None]
+        return [version for info in listed if (version := version_of(info.key)) is not None]
 
     def _read(self, version: int) -> Published:
         key = format_.metadata_key(self.definition.uuid, version)
@@ -129,23 +143,18 @@ class Publication:
             manifests = b""  # of another program, or gone: all manifests are written again
         return Published(version, metadata, manifests)
 
-    def _last(self) -> Published | None:
-        """The publication as this machine last saw it, else as the bucket has it."""
+    def _seen_revision(self) -> int | None:
         try:
-            return _kept.decode(self._kept_at.read_bytes())
+            return _seen.decode(self._kept_at.read_bytes()).revision
         except (OSError, *bounds.UNREADABLE):
-            return self.newest()
+            return None
 
     def _keep(self, published: Published) -> None:
         try:
             make_directory(self._kept_at.parent)
-            replace_file(self._kept_at, _kept.encode(published))
+            replace_file(self._kept_at, _seen.encode(PublishedRevision(published.revision)))
         except (OSError, FrostlineError):
             pass  # the next publication asks the bucket
-
-    def is_there(self) -> bool:
-        """Whether the bucket has anything of it."""
-        return next(iter(self._objects.list(f"{self._directory}/")), None) is not None
 
     def objects(self) -> int:
         """How many objects it has."""
@@ -160,20 +169,22 @@ class Publication:
     def remove(self) -> None:
         """Delete what the bucket has of it; all of it follows from the log."""
         remove_publication(self._objects, f"{self._directory}/")
-        self._kept_at.unlink(missing_ok=True)
+        remove_file(self._kept_at, missing_ok=True)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
     def due(self, last: Published | None) -> tuple[int, int] | None:
         """The newest revision of the disk that changed the table and is not published, and that of the disk; None when
         there is none."""
-        since = last.revision if last is not None and last.is_ours else 0
+        return self._changed_since(last.revision if last is not None and last.is_ours else 0)
+
+    def _changed_since(self, revision: int) -> tuple[int, int] | None:
         head = self.disk.revision
-        touching = self.disk.commits().touching(self.definition.directory, since=since, until=head, limit=1)
+        touching = self.disk.commits().touching(self.definition.directory, since=revision, until=head, limit=1)
         newest = next(iter(touching), None)
         if newest is not None:
             return newest.commit.revision, head
-        return (head, head) if since == 0 else None
+        return (head, head) if revision == 0 else None
 
     def publish(self, *, rewrite: bool = False, look: bool = False) -> Published | None:
         """Publish the table as it is now; None when there is nothing to do. Several machines may do so at once: each
@@ -184,40 +195,28 @@ class Publication:
         Raises `Refused` for what Iceberg cannot say, `Damaged` for metadata that cannot be read, unless it is to
         `rewrite` it, and `Conflict` when others were faster each time.
         """
+        seen = None if look or rewrite else self._seen_revision()
+        if seen is not None and self._changed_since(seen) is None:
+            return None
         others = self._on_other_disks()
-        look = look or rewrite
-        last = self._newest_or_nothing() if rewrite else self.newest() if look else self._last()
         for _ in range(_TRIES):
+            last = self.newest(or_nothing=rewrite)
             due = self.due(None if rewrite else last)
-            if due is not None and not look:
-                look, last = True, self.newest()
-                due = self.due(last)
             if due is None:
                 return None
             try:
                 published = self._publish(*due, last, others, rewrite=rewrite)
             except AlreadyExists:
-                last = self._newest_or_nothing() if rewrite else self.newest()
                 self.disk.refresh()
                 continue
             self._keep(published)
             if not self._collected_since(due[1]):
                 return published
-            last, rewrite = published, True
+            rewrite = True
         raise Conflict(
             f"others published {self.definition.full_name} each time, or collected garbage",
             hint="the next publication shows all of it",
         )
-
-    def _newest_or_nothing(self) -> Published | None:
-        """The newest metadata; where it cannot be read, one without a snapshot."""
-        versions = self._versions()
-        if not versions:
-            return None
-        try:
-            return self._read(max(versions))
-        except Damaged:
-            return Published(max(versions), _unreadable(self.definition, self.url()), b"")
 
     def _collected_since(self, revision: int) -> bool:
         """Whether a collection began after the revision. It may not have seen this publication in time, and delete
@@ -244,7 +243,9 @@ class Publication:
             parts = past.catalog.parts(definition)
             kept = self._retained(before.metadata.snapshots) if before is not None else []
             carried = {} if before is None else self._carried(before)
-            write = partial(self._manifest, past, mapped, revision, [one.snapshot_id for one in kept])
+            checked = partial(_checked, past, mapped, {definition.schema_version})
+            shown = [one.snapshot_id for one in kept]
+            write = partial(self._manifest, past, mapped, mapped.avro(), revision, shown, checked)
             rows = [carried.get(group.digest) or write(group) for group in manifests.groups_of(parts, mapped)]
         totals = {
             "total-data-files": str(
@@ -262,7 +263,7 @@ class Publication:
             sequence_number=revision,
             timestamp_ms=self._moment(revision, kept),
             manifest_list=self.url(list_key),
-            summary={"operation": "overwrite" if kept else "append", format_.REVISION: str(revision), **totals},
+            summary={"operation": "overwrite" if kept else "append", REVISION: str(revision), **totals},
             parent_snapshot_id=parent,
             schema_id=mapped.schema.schema_id,
         )
@@ -272,7 +273,14 @@ class Publication:
         return Published(version, metadata, listed)
 
     def _manifest(
-        self, past: Context, mapped: Mapped, revision: int, published: Sequence[int], group: Group
+        self,
+        past: Context,
+        mapped: Mapped,
+        types: AvroTypes,
+        revision: int,
+        published: Sequence[int],
+        checked: Callable[[Sequence[StoredPart]], Iterator[tuple[StoredPart, Part]]],
+        group: Group,
     ) -> ManifestFile:
         from tiering.iceberg import manifests
 
@@ -290,10 +298,11 @@ class Publication:
         manifest = manifests.write_manifest(
             group,
             mapped,
+            types,
             url=self.url("metadata"),
             revision=revision,
             published=published,
-            described=partial(_checked, past, mapped),
+            described=checked,
             location=location,
         )
         self._put(f"metadata/{manifest.name}", manifest.data)
@@ -314,7 +323,7 @@ class Publication:
     def _retained(self, snapshots: Sequence[IcebergSnapshot]) -> list[IcebergSnapshot]:
         """The snapshots that stay: those whose revision the disk keeps."""
         oldest_ms = (self._store.context.clock().timestamp() - self.disk.retention_seconds) * 1000
-        ours = [one for one in snapshots if one.summary.get(format_.REVISION) == str(one.snapshot_id)]
+        ours = [one for one in snapshots if one.summary.get(REVISION) == str(one.snapshot_id)]
         return [one for one in ours if one.timestamp_ms >= oldest_ms][-_MOST_SNAPSHOTS:]
 
     def _moment(self, revision: int, kept: Sequence[IcebergSnapshot]) -> int:
@@ -334,7 +343,7 @@ class Publication:
         orders = sort_orders(definition, mapped.columns)
         properties = {
             **_PROPERTIES,
-            format_.REVISION: str(current.snapshot_id),
+            REVISION: str(current.snapshot_id),
             format_.TABLE_VERSION: str(definition.version),
             format_.ROWS_ELSEWHERE: str(elsewhere.rows),
         }
@@ -422,11 +431,13 @@ def _require_library() -> None:
         raise UsageError("publications need pyiceberg", hint="pip install 'frostline[iceberg]'")
 
 
-def _checked(past: Context, mapped: Mapped, parts: Sequence[StoredPart]) -> Iterator[tuple[StoredPart, Part]]:
-    """Each part with what its `part.json` says. Raises `Refused` for one that other engines would read otherwise."""
+def _checked(
+    past: Context, mapped: Mapped, versions: set[int], parts: Sequence[StoredPart]
+) -> Iterator[tuple[StoredPart, Part]]:
+    """Each part with what its `part.json` says. Raises `Refused` for one that other engines would read otherwise.
+    `versions`: those of the columns that were checked; each is checked once, by a footer."""
     from tiering.query.checked_parts import read_schema
 
-    versions: set[int] = {mapped.definition.schema_version}
     for stored, part in described(parts):
         if part.schema_version not in versions and part.files:
             versions.add(part.schema_version)

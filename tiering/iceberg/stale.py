@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from disks.contracts.bucket_disk import LoggedDisk
+from disks.garbage.publications import version_of
 from disks.stores.base import ObjectInfo
 from oplog.errors import Damaged, NotFound
 from oplog.revision import PUBLICATIONS_PREFIX
@@ -43,7 +44,7 @@ def stale_objects(store: Store, disk: LoggedDisk, *, now: datetime, guard: timed
 def _needed(disk: LoggedDisk, objects: list[ObjectInfo], since: datetime) -> set[str]:
     """The keys that the newest metadata needs, and metadata since then: readers may have opened that. Of metadata that
     is not the newest, what cannot be read counts for nothing: no reader can read it either."""
-    versions = {version: info for info in objects if (version := format_.version_of(info.key)) is not None}
+    versions = {version: info for info in objects if (version := version_of(info.key)) is not None}
     newest = max(versions, default=0)
     needed = {info.key for info in objects if info.key.endswith("/version-hint.text")}
     for version, info in versions.items():
@@ -73,6 +74,6 @@ def _add_named(disk: LoggedDisk, key: str, needed: set[str]) -> None:
         except NotFound:
             raise Damaged(
                 f"{snapshot.manifest_list} is gone, and {disk.store.url(key)} names it",
-                hint="'frostline iceberg publish TABLE --anew' writes it again from the log",
+                hint=format_.WRITE_AGAIN,
             ) from None
         needed |= {listed, *(f"{directory}/{row.manifest_path.rpartition('/')[2]}" for row in rows)}

@@ -81,11 +81,11 @@ def unpublish(session: Session, table: TableName) -> None:
     definition = store.definition(table)
     publication = Publication(store, definition)
     changed = replace(definition, publish=UNSET)
-    if changed == definition and not publication.is_there():
+    objects = publication.objects()
+    if changed == definition and not objects:
         session.nothing_to_do(f"{table} is not published.")
         return
     session.confirm(f"End the publication of {table} at {publication.url()}?")
-    objects = publication.objects()
     if not session.dry_run:
         if changed != definition:
             _alter(session, definition, changed)
